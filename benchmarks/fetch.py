@@ -39,7 +39,7 @@ from typing import Any
 import aiohttp
 import zstandard
 
-from curtsy.cache import packed_schema
+from curtsy.cache import packed_file
 from curtsy.cache.disk import DiskCache
 from curtsy.cache.keys import PageCache
 from curtsy.cache.packed import DELAY, PackedCache
@@ -164,7 +164,7 @@ class RowsByHand:
 
     def __init__(self, path: Path, fetch: Fetch) -> None:
         self._fetch = fetch
-        self._compress = zstandard.ZstdCompressor(level=packed_schema.LEVEL).compress
+        self._compress = zstandard.ZstdCompressor(level=packed_file.LEVEL).compress
         self._db = sqlite3.connect(path, isolation_level=None)
         self._db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;")
         self._db.execute("CREATE TABLE pages (id INTEGER PRIMARY KEY, place INTEGER)")

@@ -28,9 +28,8 @@ from typing import Any
 from curtsy.core.message import Url, parse_url
 from curtsy.crawling.extract.links import KnownHrefs
 from curtsy.crawling.extract.page import extract
-from curtsy.crawling.frontier.durable import SQLiteFrontier
-from curtsy.crawling.frontier.local import MemoryFrontier
-from curtsy.crawling.frontier.protocol import Claimed, Done, Ending, Found, Frontier
+from curtsy.crawling.frontier.local import LocalFrontier
+from curtsy.crawling.frontier.protocol import Claimed, Done, Ending, Found
 
 URLS = 1_000_000
 PAGE = 20
@@ -76,12 +75,20 @@ def size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.iterdir())
 
 
-def opened(kind: str, folder: Path) -> Frontier:
-    return MemoryFrontier() if kind == "memory" else SQLiteFrontier(folder / "frontier.sqlite")
+def opened(kind: str, folder: Path) -> LocalFrontier:
+    return LocalFrontier(None if kind == "memory" else folder / "frontier.sqlite")
 
 
 def many(kind: str, hosts: int, folder: Path) -> dict[str, float]:
     """A million URLs: added, then handed out."""
+    return asyncio.run(fill_and_drain(kind, hosts, folder))
+
+
+async def end(frontier: LocalFrontier, claims: list[Claimed]) -> None:
+    await frontier.conclude([Ending(claimed, Done()) for claimed in claims])
+
+
+async def fill_and_drain(kind: str, hosts: int, folder: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     frontier = opened(kind, folder)
     gc.collect()
@@ -89,7 +96,7 @@ def many(kind: str, hosts: int, folder: Path) -> dict[str, float]:
     for parent, links in pages(hosts):
         length += sum(map(len, links))
         start = time.perf_counter()
-        frontier.add(links, depth=1, parent=parent)
+        await frontier.add(Found(links, depth=1, parent=parent))
         spent += time.perf_counter() - start
     gc.collect()
     found["length"] = length / URLS
@@ -99,48 +106,52 @@ def many(kind: str, hosts: int, folder: Path) -> dict[str, float]:
     count = 0
     start = time.perf_counter()
     claims = []
-    while got := frontier.claim(100):
+    while got := await frontier.claim(100):
         claims += got
         count += len(got)
     found["claimed"] = count / (time.perf_counter() - start)
     start = time.perf_counter()
     for first in range(0, len(claims), 100):
-        with frontier.together():
-            for claimed in claims[first : first + 100]:
-                frontier.done(claimed)
+        await end(frontier, claims[first : first + 100])
     found["done"] = count / (time.perf_counter() - start)
     claims.clear()
     start, count = time.perf_counter(), 0
     while count < 50_000:
-        with frontier.together():
-            for claimed in frontier.claim(16):
-                frontier.done(claimed)
-                count += 1
+        got = await frontier.claim(16)
+        await end(frontier, got)
+        count += len(got)
     found["both"] = count / (time.perf_counter() - start)
     start = time.perf_counter()
     for _ in range(5000):
-        [claimed] = frontier.claim()
-        frontier.done(claimed)
+        await end(frontier, await frontier.claim())
     found["single"] = 5000 / (time.perf_counter() - start)
-    frontier.close()
+    await frontier.close()
     found["peak"] = memory("VmHWM") / 2**20
     if kind == "durable":
         start = time.perf_counter()
-        opened(kind, folder).close()
+        await opened(kind, folder).close()
         found["opened"] = time.perf_counter() - start
     return found
 
 
 def skewed(kind: str, hosts: int, folder: Path) -> dict[str, float]:
     """F61: how long small hosts wait for their turn, in claims, beside one that has a million URLs."""
+    return asyncio.run(turns_beside(kind, hosts, folder))
+
+
+async def turns_beside(kind: str, hosts: int, folder: Path) -> dict[str, float]:
     frontier = opened(kind, folder)
-    if hosts:
-        frontier.add(f"https://big.example.org/2026/articles/item-{number:07}.html" for number in range(hosts))
-    frontier.add(f"https://www.host{number}.example.org/{each}" for number in range(10_000) for each in range(3))
-    turns = [
-        number for number in range(10_001) for got in [frontier.claim()] if got and got[0].host != "big.example.org"
-    ]
-    frontier.close()
+    for first in range(0, hosts, 10_000):
+        numbers = range(first, min(first + 10_000, hosts))
+        await frontier.add(Found([f"https://big.example.org/2026/articles/item-{each:07}.html" for each in numbers]))
+    small = [f"https://www.host{number}.example.org/{each}" for number in range(10_000) for each in range(3)]
+    await frontier.add(Found(small))
+    turns = []
+    for number in range(10_001):
+        got = await frontier.claim()
+        if got and got[0].host != "big.example.org":
+            turns.append(number)
+    await frontier.close()
     return {"turn": sum(turns) / len(turns), "peak": memory("VmHWM") / 2**20}
 
 

@@ -31,12 +31,12 @@ from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, UTC, LimitConfig, Policy
 from curtsy.core.settlement import settle
-from curtsy.engine.gate import AsyncGate, Request, Ticket
+from curtsy.engine.gate import Gate, Request, Ticket
 from curtsy.limits import RateLimiter
 from curtsy.stores import Step
-from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
+from curtsy.stores.memory import MemoryStore
 
-EVERYTHING = Policy(zone=UTC, max_requests_per_day=10**9, max_pages_per_day=10**9)
+EVERYTHING = Policy(timezone=UTC, max_requests_per_day=10**9, max_pages_per_day=10**9)
 """All limits on, and a budget that does not end a benchmark."""
 
 missed: list[str] = []
@@ -322,7 +322,7 @@ def lateness(quick: bool) -> None:
 
     async def ours() -> tuple[list[float], float, float]:
         store = MemoryStore()
-        gate = AsyncGate(AsyncMemoryStore(store))
+        gate = Gate(store.inner)
         policy = UNLIMITED.replace(qps=1.0)
         departures: dict[int, list[float]] = {}
         admissions: dict[int, list[int]] = {}
@@ -358,7 +358,7 @@ def _hammer(url: str, seconds: float, number: int, results: Any) -> None:
     from curtsy.stores import open_store
 
     store = open_store(url, fallback=False)
-    policy = UNLIMITED.replace(qps=100_000.0, burst=1000, max_requests_per_day=10**9, concurrency=64, zone=UTC)
+    policy = UNLIMITED.replace(qps=100_000.0, burst=1000, max_requests_per_day=10**9, concurrency=64, timezone=UTC)
     chance = random.Random(number)
     worst, count, ends = 0.0, 0, time.monotonic() + seconds
     while (began := time.monotonic()) < ends:
@@ -380,7 +380,7 @@ def _hammer_tasks(url: str, seconds: float, number: int, results: Any) -> None:
 
     async def run() -> None:
         store = open_async_store(url, fallback=False)
-        policy = UNLIMITED.replace(qps=100_000.0, burst=1000, max_requests_per_day=10**9, concurrency=64, zone=UTC)
+        policy = UNLIMITED.replace(qps=100_000.0, burst=1000, max_requests_per_day=10**9, concurrency=64, timezone=UTC)
         worst, count, ends = 0.0, 0, time.monotonic() + seconds
 
         async def task(which: int) -> None:
@@ -505,7 +505,7 @@ async def _redis_peers(port: int, seconds: float) -> dict[str, float]:
     throttle = throttled.asyncio.Throttled(
         using="gcra",
         quota=throttled.asyncio.per_sec(1_000_000, burst=1_000_000),
-        store=throttled.asyncio.store.RedisStore(server=f"redis://127.0.0.1:{port}/2"),
+        store=throttled.asyncio.store.BlockingStore(server=f"redis://127.0.0.1:{port}/2"),
     )
     found["throttled-py"] = await rate(lambda key: throttle.limit(key))
     storage = limits.aio.storage.RedisStorage(f"async+redis://127.0.0.1:{port}/3", implementation="redispy")

@@ -50,7 +50,7 @@ ZONES = tuple(map(ZoneInfo, ("UTC", "Europe/Berlin", "America/Havana", "Asia/Bei
 
 FREE = Policy(
     qps=None, pause_min=0, pause_max=0, concurrency=None, adapt=False, breaker=False,
-    max_requests_per_day=0, max_pages_per_day=0, zone=ZONES[0],
+    max_requests_per_day=0, max_pages_per_day=0, timezone=ZONES[0],
 )  # fmt: skip
 """No limit of any kind, to put one on."""
 
@@ -218,7 +218,7 @@ class Play:
         self.at += microseconds
         self.epoch += microseconds
 
-    def ask(self, ask: Ask = Ask()) -> Decision:  # noqa: B008 -- it is frozen
+    def ask(self, ask: Ask = Ask()) -> Decision:
         before = self.host
         host, decision = admit(before, self.now, self.policy, ask.roll, page=ask.page, count=ask.count)
         if isinstance(decision, Go):
@@ -249,7 +249,7 @@ class Play:
             assert msgspec.msgpack.decode(packed, type=Host) == host
         self.host = host
 
-    def depart(self, ask: Ask = Ask()) -> Flight:  # noqa: B008
+    def depart(self, ask: Ask = Ask()) -> Flight:
         """Be let through, waiting as long as it takes."""
         decision = self.ask(ask)
         while not isinstance(decision, Go):
@@ -365,7 +365,7 @@ policies = st.builds(
     adapt=st.booleans(),
     max_requests_per_day=st.sampled_from((0, 1, 3, 200)),
     max_pages_per_day=st.sampled_from((0, 1, 2, 100)),
-    zone=st.sampled_from(ZONES),
+    timezone=st.sampled_from(ZONES),
     breaker=st.booleans(),
     breaker_error_rate=st.none() | st.just(0.5),
     on_429=st.sampled_from(("obey", "trip", "retry")),

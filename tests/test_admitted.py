@@ -24,11 +24,10 @@ from curtsy.core.host import Host
 from curtsy.core.message import SECOND
 from curtsy.core.policy import Policy
 from curtsy.stores import Store
-from curtsy.stores.redis import RedisStore
-from curtsy.stores.sqlite import SQLiteStore
 from tests.support.admitter import GLOBAL_QPS, policies
 from tests.support.noon import zone_at_noon
 from tests.support.redis_server import RedisServer, redis_available
+from tests.support.stores import redis_store, sqlite_store
 from tests.support.warm import Process
 
 ROOT = Path(__file__).parents[1]
@@ -131,7 +130,7 @@ class Crowd:
 @pytest.fixture(params=["sqlite", "redis"])
 def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Crowd, Store]]:
     if request.param == "sqlite":
-        store = SQLiteStore(tmp_path / "state.sqlite")
+        store = sqlite_store(tmp_path / "state.sqlite")
         crowd = Crowd(str(tmp_path / "state.sqlite"), tmp_path, off={})
         yield crowd, store
         store.close()
@@ -144,7 +143,7 @@ def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Crow
         pytest.skip(reason)
     with RedisServer() as server:
         crowd = Crowd(server.url, tmp_path, off=OFF)
-        records = RedisStore(server.url, timeout=20)
+        records = redis_store(server.url, timeout=20)
         yield crowd, records
         records.close()
         crowd.end()

@@ -17,16 +17,17 @@ PACKAGES = (
     "system",  # clock, threads, files, log
     "stores", "http", "settings",  # remember records, send one request, read settings
     "cache", "engine",  # keep pages, carry out a flow
-    "client", "blocking",  # fetch, for tasks and for threads
+    "testing", "client", "blocking",  # fake time; fetch, for tasks and for threads
     "limits",  # the parts of the documents
     "crawling", "observe", "adapters",  # fetch many pages, show the state, wrap other libraries
+    "types",  # the types of public signatures
     "cli", "__main__",
 )  # fmt: skip
 """The packages and top-level modules. Each may import only those before it."""
 
 OUTSIDE = frozenset(
     {
-        "aiohttp", "asyncio", "fcntl", "http", "io", "logging", "multiprocessing", "os", "pathlib", "platform",
+        "asyncio", "fcntl", "http", "httptools", "io", "logging", "multiprocessing", "os", "pathlib", "platform",
         "random", "redis", "select", "selectors", "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess",
         "tempfile", "time", "uuid", "zoneinfo",
     }
@@ -148,8 +149,24 @@ def undocumented(node: Documented, name: str) -> Iterator[str]:
         for child in node.body:
             if not isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
-            if not child.name.startswith("_") and not is_further(child):
+            if not child.name.startswith("_") and not is_further(child) and not is_override(node, child.name):
                 yield from undocumented(child, f"{name}.{child.name}")
+
+
+@cache
+def classes() -> dict[str, ast.ClassDef]:
+    nodes = (node for tree in modules().values() for node in tree.body)
+    return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+
+
+def is_override(node: ast.Module | ast.ClassDef, method: str) -> bool:
+    """Whether a base class explains the method."""
+    names = [base.id for base in getattr(node, "bases", ()) if isinstance(base, ast.Name)]
+    bases = [classes()[name] for name in names if name in classes()]
+    own = [child for base in bases for child in base.body if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return any(child.name == method and ast.get_docstring(child) for child in own) or any(
+        is_override(base, method) for base in bases
+    )
 
 
 def is_further(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Iterator
 from configparser import RawConfigParser
@@ -24,9 +23,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import curtsy
-from curtsy.cli.exits import Exit
-from curtsy.settings.keys import keys
+from curtsy.cli.context import Exit
+from curtsy.settings.model import keys
 from tests.support.commands import misread
+from tests.support.polling import block_until
 from tests.support.redis_server import RedisServer, redis_available
 from tests.support.site import Site
 from tests.support.warm import Process
@@ -372,9 +372,7 @@ def test_a_worker_that_is_stopped_ends_in_good_order_and_goes_on(
 ) -> None:
     """Issue 6, point 4; U17: SIGTERM drains"""
     stopped = start_worker(tmp_path / "one", site, server, pause=0.4)
-    deadline = time.monotonic() + 40
-    while len(site.paths()) < 4 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    block_until(lambda: len(site.paths()) >= 4, stopped)
 
     stopped.send_signal(signal.SIGTERM)
     code, told = ended(stopped)

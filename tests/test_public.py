@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 
 import curtsy
+import curtsy.limits
+import curtsy.testing
+import curtsy.types
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference" / "api.md"
@@ -107,23 +110,45 @@ def test_a_users_program_may_use_every_name(tmp_path: Path) -> None:
     assert said.startswith("Success: ")
 
 
-def test_a_type_checker_sees_a_slip_in_what_a_crawl_is_given(tmp_path: Path) -> None:
+def test_a_type_checker_sees_a_slip_in_what_clients_and_crawls_are_given(tmp_path: Path) -> None:
     """Conventions: typed for its users"""
-    slips = ["max_pagess=3", "max_pages='3'", "match=3", "user_agnet='x'", "outputs=3"]
-    right = ["max_pages=3", "match='a'", "skip=['a']", "files=('.pdf',)", "job='a'", "user_agent='x'", "cache=False"]
-    calls = [f"curtsy.{way_in}('x', {each})" for each in [*slips, *right] for way_in in ("crawl", "acrawl")]
+    fetch = ["metod='GET'", "body=3"]
+    client = ["user_agnet='x'", "store=3", "cache_mode='ofline'", "qps='1'", "timeot=3"]
+    crawl = [*client, "max_pagess=3", "max_pages='3'", "match=3", "outputs=3", "job=3", "lease='x'"]
+    settings = ["user_agent='x'", "cache=False", "qps=None", "pause=(1, 2)", "cache_dir=Path('x')", "log_level='WARN'"]
+    options = [*settings, "max_pages=3", "match='a'", "skip=['a']", "files=('.pdf',)", "job='a'"]
+    kinds = [
+        ("crawl('x', {})", crawl, options),
+        ("acrawl('x', {})", crawl, options),
+        ("Client({})", client, settings),
+        ("AsyncClient({})", client, settings),
+        ("get('x', {})", client, settings),
+        ("fetch_url('x', {})", client, settings),
+        ("Client().fetch_many([], {})", fetch, ["method='HEAD'"]),
+        ("AsyncClient().fetch_many([], {})", fetch, ["method='HEAD'"]),
+    ]
+    slips = [f"print(curtsy.{call.format(each)})" for call, wrong, _ in kinds for each in wrong]
+    right = [f"print(curtsy.{call.format(each)})" for call, _, given in kinds for each in given]
 
-    said = checked("\n".join(["import curtsy", *calls]), tmp_path / "program.py")
+    said = checked("\n".join(["import curtsy", "from pathlib import Path", *slips, *right]), tmp_path / "program.py")
 
     lines = {int(found) for found in re.findall(r"program\.py:(\d+): error", said)}
-    assert lines == set(range(2, 2 + 2 * len(slips)))
+    assert lines == set(range(3, 3 + len(slips)))
+
+
+@pytest.mark.parametrize("slip", [{"max_pagess": 3}, {"max_pages": "3"}, {"match": 3}, {"user_agnet": "x"}], ids=str)
+@pytest.mark.parametrize("way_in", ["crawl", "acrawl"])
+async def test_a_slip_in_an_option_or_a_setting_is_an_error_at_the_call(way_in: str, slip: dict[str, object]) -> None:
+    """U9"""
+    with pytest.raises(curtsy.PolicyError, match=next(iter(slip))):
+        getattr(curtsy, way_in)("https://example.org/", **slip)
 
 
 def test_import_is_quick_and_brings_nothing_heavy_along() -> None:
     """Design, section 1: lazy"""
     code = (
         "import sys, time; began = time.process_time(); import curtsy; took = time.process_time() - began;"
-        "print(took, [name for name in ('aiohttp', 'pydantic', 'asyncio', 'msgspec', 'yaml') if name in sys.modules])"
+        "print(took, [name for name in ('httptools', 'pydantic', 'asyncio', 'msgspec', 'yaml') if name in sys.modules])"
     )
 
     seconds, _, heavy = run(code).partition(" ")
@@ -142,8 +167,10 @@ def test_a_client_needs_no_pydantic_until_settings_are_read() -> None:
 def test_every_name_is_on_the_reference_page() -> None:
     """Conventions: a test that compares `__all__` with the reference"""
     headings = re.findall(r"^### (\w+)$", PAGE.read_text(), re.MULTILINE)
+    names = {*curtsy.__all__, *curtsy.limits.__all__, *curtsy.testing.__all__}
 
-    assert sorted(headings) == list(curtsy.__all__)
+    assert len(headings) == len(set(headings))
+    assert names <= set(headings) <= {*names, *curtsy.types.__all__}
 
 
 def test_every_type_in_a_signature_is_on_the_reference_page() -> None:

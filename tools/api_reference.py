@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import curtsy
+import curtsy.limits
+import curtsy.testing
+import curtsy.types
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "api.md"
 PLACE = re.compile(r"<!-- (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
@@ -26,6 +29,11 @@ WIDTH = 110
 REQUIREMENT = re.compile(r" \([A-Z]\d+(?:, [A-Z]\d+)*\)")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+HOMES = {
+    name: module.__name__ for module in (curtsy.types, curtsy.testing, curtsy.limits, curtsy) for name in module.__all__
+}
+"""Module from which a user imports each public name; the top level comes first."""
 
 
 @cache
@@ -147,10 +155,12 @@ def constructor(name: str, kind: type) -> str | None:
 
 
 def entry(name: str) -> str:
-    """All that is to be said of a public name."""
-    thing = getattr(curtsy, name)
+    """Return the reference of a public name."""
+    thing = getattr(import_module(HOMES[name]), name)
     node = definition(thing)
     parts = [f"### {name}\n"]
+    if HOMES[name] != "curtsy":
+        parts.append(f"`from {HOMES[name]} import {name}`\n")
     if isinstance(node, Function):
         parts.append(f"```text\n{signature(name, node, thing.__module__, WIDTH)}\n```\n")
         parts.append(prose(ast.get_docstring(node)) + "\n")
@@ -204,12 +214,12 @@ def home(name: str, module: str) -> tuple[str, ast.stmt, ast.stmt] | None:
     return None
 
 
-def types() -> str:
-    """A table of the types that stand in the signatures and are no public names themselves."""
+def types(named: set[str]) -> str:
+    """Return a table of the types in the signatures of `named` that have no entry of their own."""
     rows = {}
-    for public in curtsy.__all__:
-        for name, module in types_of(getattr(curtsy, public)):
-            found = None if name in curtsy.__all__ else home(name, module)
+    for public in named:
+        for name, module in types_of(getattr(import_module(HOMES[public]), public)):
+            found = None if name in named else home(name, module)
             if found is None:
                 continue
             where, node, after = found
@@ -221,21 +231,25 @@ def types() -> str:
                 is_said = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
                 shown = value.replace("'", '"').replace("|", "\\|")
                 meaning = f"`{shown}`" + (f" {line(str(after.value.value))}" if is_said else "")  # type: ignore[attr-defined]
+            where = HOMES.get(name, where)
             rows[name, where] = f"| `{name}` | `{where}` | {' '.join(meaning.split())} |"
     return "\n".join(["| name | module | what it is |", "|---|---|---|", *(rows[key] for key in sorted(rows)), ""])
 
 
 def page(text: str) -> str:
     """The page with every place filled as it should be."""
-    named = PLACE.findall(text)
-    missing = sorted(set(curtsy.__all__) - {name for name, _ in named})
+    named = {name for name, _ in PLACE.findall(text)} - {"types"}
+    missing = sorted({*curtsy.__all__, *curtsy.limits.__all__, *curtsy.testing.__all__} - named)
     if missing:
         raise SystemExit(
             f"{PAGE.name} has no place for {', '.join(missing)}: put <!-- Name --> and <!-- end --> into it."
         )
-    return PLACE.sub(
-        lambda found: f"<!-- {found[1]} -->\n{types() if found[1] == 'types' else entry(found[1])}<!-- end -->", text
-    )
+
+    def filled(place: re.Match[str]) -> str:
+        name = place[1]
+        return f"<!-- {name} -->\n{types(named) if name == 'types' else entry(name)}<!-- end -->"
+
+    return PLACE.sub(filled, text)
 
 
 def main() -> None:

@@ -11,9 +11,7 @@ import click
 
 from curtsy.cli import SECTIONS, cli
 from curtsy.cli.command import Command, Group
-from curtsy.cli.context import GIVEN_OPTIONS, ContextOption
-from curtsy.cli.exits import MEANINGS
-from curtsy.cli.fields import SHAPES
+from curtsy.cli.context import GLOBAL_OPTIONS, ContextOption
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "cli.md"
 
@@ -21,11 +19,11 @@ INTRODUCTION = """\
 # The command line
 
 `curtsy`, also `python -m curtsy`. Data goes to standard output, everything else to standard error. `curtsy COMMAND
---help` shows the same as this page. Colours, progress and bars are for terminals only; `NO_COLOR` switches colours off.
-`eval "$(curtsy completion bash)"` makes Tab complete commands, options and the hosts that are known.
+--help` shows the same as this page. Colours and progress are for terminals only; `NO_COLOR` switches colours off.
+`eval "$(curtsy completion bash)"` enables completion of commands, options and known hosts.
 
-Log lines (JSON, see [logs](logs.md)) are shown from the level warn on, or from the one that `--log-level`, `LOG_LEVEL`
-or a settings file names.
+[Exit codes](exit-codes.md) and [JSON output](json.md) have their own pages. Log lines (JSON, see [logs](logs.md)) are
+shown from the level warn on, or from the level that `--log-level`, `LOG_LEVEL` or a settings file sets.
 """
 
 
@@ -36,7 +34,7 @@ def escaped(text: str) -> str:
 
 def options_table(options: list[click.Option]) -> str:
     """Options and what each does."""
-    rows = ["| option | what it does |", "|---|---|"]
+    rows = ["| option | meaning |", "|---|---|"]
     for option in options:
         names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
         value = "" if option.is_flag else f" `{option.metavar or option.type.name.upper()}`".replace("|", "\\|")
@@ -53,12 +51,6 @@ def walk(command: click.Command, names: tuple[str, ...], parent: click.Context) 
     own = [each for each in command.params if isinstance(each, click.Option) and not isinstance(each, ContextOption)]
     if own:
         parts.append(options_table(own))
-    for full, shape in SHAPES.items():
-        name, _, option = full.partition(" --")
-        if name == " ".join(names):
-            rows = [f"| `{name}` | {escaped(meaning)} |" for name, meaning in shape.fields.items()]
-            title = f"With {f'`--{option}` and ' if option else ''}`--json`, {shape.form}:"
-            parts.append("\n".join([title, "", "| field | what it is |", "|---|---|", *rows]))
     if isinstance(command, Command | Group) and command.examples:
         lines = [line for example, words in command.examples for line in (f"# {words}", example, "")]
         parts.append("```sh\n" + "\n".join(lines).strip() + "\n```")
@@ -73,15 +65,11 @@ def walk(command: click.Command, names: tuple[str, ...], parent: click.Context) 
 def page() -> str:
     """The whole page."""
     root = click.Context(cli, info_name="curtsy")
-    codes = "\n".join(f"| {code.value} | {meaning} |" for code, meaning in MEANINGS.items())
     parts = [
         INTRODUCTION.strip(),
-        "## Exit codes",
-        "Of several URLs the worst decides: 75, 3, 22, 1, 2, from the least to the most.",
-        f"| code | meaning |\n|---|---|\n{codes}",
-        "## Options that every command takes",
-        "They may stand before or after the command's name, and go before [the settings](settings.md).",
-        options_table(list(GIVEN_OPTIONS)),
+        "## Global options",
+        "Every command accepts them, before or after its name. They override [the settings](settings.md).",
+        options_table(list(GLOBAL_OPTIONS)),
     ]
     for title, names in SECTIONS.items():
         parts.append(f"## {title}")

@@ -6,9 +6,10 @@ import re
 import sys
 from pathlib import Path
 
-from settings_reference import default_of, meanings
+from settings_reference import default_of
 
-from curtsy.settings.keys import ALIASES, keys
+from curtsy.settings.model import ALIASES, keys
+from curtsy.settings.template import help_texts
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "environment.md"
 PLACE = re.compile(r"(<!-- variables -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -16,7 +17,7 @@ PLACE = re.compile(r"(<!-- variables -->\n).*?(<!-- end -->)", re.DOTALL)
 
 def table() -> str:
     """Every variable that is a setting."""
-    explained = meanings()
+    explained = help_texts()
     rows = ["| variable | also | default | meaning |", "|---|---|---|---|"]
     for key in sorted(keys().values(), key=lambda each: each.name):
         if key.variable is not None:

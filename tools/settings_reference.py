@@ -1,49 +1,21 @@
 """Write the tables of docs/reference/settings.md from the settings themselves; `--check` only says if they are current.
 
-The text around the tables is written by hand. A key is explained by the docstring under it, in `settings/keys.py` or
-else in `core/policy.py`.
+The text around the tables is written by hand. A key is explained by the docstring under its field.
 """
 
 from __future__ import annotations
 
-import ast
-import inspect
-import re
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from curtsy import __version__
-from curtsy.core import policy
 from curtsy.settings import AT_START
-from curtsy.settings import keys as settings_keys
-from curtsy.settings.keys import ALIASES, NOT_LIMITED, PRESETS, Key, keys
+from curtsy.settings.model import ALIASES, NOT_LIMITED, PRESETS, Key, keys
 from curtsy.settings.problems import shown
+from curtsy.settings.template import help_texts
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
-REQUIREMENT = re.compile(r" \([A-Z]\d+(?:, [A-Z]\d+)*\)")
-
-
-def docstrings(module: Any, owner: str) -> dict[str, str]:
-    """The docstrings under the fields of a class, on one line each."""
-    tree = ast.parse(inspect.getsource(module))
-    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == owner)
-    found = {}
-    for field, text in pairwise(body):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
-            assert isinstance(text.value, ast.Constant)
-            found[field.target.id] = " ".join(str(text.value.value).split())
-    return found
-
-
-def meanings() -> dict[str, str]:
-    """What each key means."""
-    by_field = docstrings(policy, "Policy")
-    found = {key.name: by_field[key.field] for key in keys().values() if key.field in by_field}
-    for owner in ("General", "PolicyKeys", "EntryKeys"):
-        found |= docstrings(settings_keys, owner)
-    return {name: REQUIREMENT.sub("", text).replace("None", "`none`") for name, text in found.items()}
 
 
 def type_of(key: Key) -> str:
@@ -53,10 +25,10 @@ def type_of(key: Key) -> str:
     elif key.name == "pause":
         words = "list of two numbers"
     else:
-        words = {float: "number", int: "whole number", bool: "true or false", str: "text", list: "list of text"}[
-            key.kind
-        ]
-    return f"{words} or `none`" if key.optional else words
+        words = {float: "number", int: "whole number", bool: "true or false", tuple: "list of text"}.get(
+            key.kind, "text"
+        )
+    return f"{words} or `none`" if key.setting.optional else words
 
 
 def default_of(key: Key) -> str:
@@ -72,13 +44,20 @@ def default_of(key: Key) -> str:
 
 def keys_table(scope: str) -> str:
     """All keys of a scope."""
-    explained = meanings()
+    explained = help_texts()
     rows = ["| key | type | unit | default | environment | meaning |", "|---|---|---|---|---|---|"]
     for key in keys().values():
         if key.scope == scope:
             names = [key.variable, *(alias for alias, name in ALIASES.items() if name == key.name)]
             variables = ", ".join(f"`{name}`" for name in names if name)
-            cells = (f"`{key.name}`", type_of(key), key.unit, default_of(key), variables, explained[key.name])
+            cells = (
+                f"`{key.name}`",
+                type_of(key),
+                key.setting.range.unit,
+                default_of(key),
+                variables,
+                explained[key.name],
+            )
             rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows)
 

@@ -31,9 +31,9 @@ T = TypeVar("T")
 
 _log: LibraryLogger = library_logger("client")
 
-_TOO_LATE = "The program has ended, and no thread of it goes on. Fetch and close before its end."
+_TOO_LATE = "The program has ended, and its threads have stopped. Fetch and close before its end."
 
-_LEFT_BEHIND = "A fork has left its thread to the parent. Begin anew in the child."
+_LEFT_BEHIND = "After a fork, the thread belongs to the parent. Create a new client in the child."
 
 AT_EXIT = 5.0
 """Seconds that the program's end waits for clients that are still open."""
@@ -72,6 +72,11 @@ class LoopThread:
     def is_inherited(self) -> bool:
         """Return whether this process is a fork of the one with the thread."""
         return self._process != os.getpid()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Return whether the thread has ended or is ending."""
+        return self._is_stopped
 
     @property
     def is_this(self) -> bool:
@@ -153,7 +158,7 @@ class LoopThread:
         try:
             await last()
         except Exception as error:  # no caller waits for it
-            _log.warning("What nobody had closed could not be closed", error=repr(error))
+            _log.warning("An open client could not be closed at exit", error=repr(error))
         finally:
             await _ended()
             self._has_ended = True
@@ -174,6 +179,29 @@ async def _ended() -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
+
+
+_shared: LoopThread | None = None
+_shared_lock = threading.Lock()
+
+
+def shared_loop() -> LoopThread:
+    """Return the thread that runs the waits of blocking parts without a client: one per process."""
+    global _shared
+    with _shared_lock:
+        if _shared is None or _shared.is_stopped:
+            _shared = LoopThread("curtsy-waits")
+        return _shared
+
+
+def _after_fork() -> None:
+    global _shared, _shared_lock
+    _INHERITED.append(_shared)
+    _shared, _shared_lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Owner(Protocol):
@@ -202,6 +230,8 @@ def _close_all() -> None:
     until = time.monotonic() + AT_EXIT
     for owner in list(_OPEN):
         owner._let_go()
+    if _shared is not None:
+        _shared.let_go(_nothing)
     with contextlib.suppress(KeyboardInterrupt):
         for thread in list(_GOING):
             thread.join(max(0.0, until - time.monotonic()))
@@ -340,7 +370,7 @@ async def _make(settings: ClientKeywords) -> AsyncClient:
 
 
 def get(url: str, **settings: Unpack[ClientKeywords]) -> FetchResult:
-    """Fetch one URL politely with a temporary client, blocking."""
+    """Fetch one URL politely with a temporary client, blocking. It takes the arguments of `Client`."""
     settings.setdefault("stale_while_revalidate", False)
     with Client(**settings) as client:
         return client.fetch(url)

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curtsy.cache import packed_schema
-from curtsy.cache.bloom import LOOK, MOST, REST, SIZE, BloomFilter
+from curtsy.cache import packed_file
 from curtsy.cache.packed import PackedCache
+from curtsy.cache.write_buffer import MOST_FILTERED, REBUILD_AFTER, RECHECK, SIZE, BloomFilter
 from tests.support.pages import ROOT, body_of, fill, page, url_of
 
 LONG = 3600.0
@@ -45,7 +45,8 @@ def opened(path: Path) -> Iterator[Callable[[], PackedCache]]:
 def connect(path: Path | str, kept: list[int]) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("PRAGMA journal_mode = WAL")
-    db.executescript(packed_schema.SCHEMA)
+    if not db.execute("SELECT 1 FROM sqlite_master").fetchone():
+        db.executescript(";".join(packed_file.FORMAT.schema))
     db.executemany("INSERT INTO pages VALUES (?, 0, 0, NULL)", [(number,) for number in set(kept)])
     return db
 
@@ -61,11 +62,11 @@ class Time:
 
 
 def take(
-    db: sqlite3.Connection, now: Callable[[], float] = time.monotonic, most: int = MOST, looks: int = 100
+    db: sqlite3.Connection, now: Callable[[], float] = time.monotonic, most: int = MOST_FILTERED, looks: int = 100
 ) -> BloomFilter:
     bloom = BloomFilter(most, now)
     for _ in range(looks):
-        bloom.look(db)
+        bloom.update(db)
     return bloom
 
 
@@ -83,7 +84,7 @@ def test_what_is_in_the_file_is_never_lacking_and_what_is_not_mostly_is(kept: li
 
 def test_it_is_taken_some_rows_at_a_time_and_tells_nothing_before_it_is_whole(path: Path) -> None:
     """N6: nobody waits for a million of them"""
-    db = connect(path, list(range(10 * packed_schema.BATCH)))
+    db = connect(path, list(range(10 * packed_file.BATCH)))
     now = Time()
 
     assert not take(db, now, looks=10).lacks(-1)
@@ -93,14 +94,14 @@ def test_it_is_taken_some_rows_at_a_time_and_tells_nothing_before_it_is_whole(pa
 
 def test_what_is_added_is_not_lacking_be_it_before_its_turn_to_be_read_or_after(path: Path) -> None:
     """N6"""
-    db = connect(path, list(range(0, 1000 * packed_schema.BATCH, 100)))
+    db = connect(path, list(range(0, 1000 * packed_file.BATCH, 100)))
     bloom = take(db, Time(), looks=1)
 
     for number in (-50, 52, 10**6):
         bloom.add(number)
         db.execute("INSERT INTO pages VALUES (?, 0, 0, NULL)", (number,))
     for _ in range(100):
-        bloom.look(db)
+        bloom.update(db)
 
     assert bloom.lacks(-60)
     assert not any(bloom.lacks(number) for number in (-50, 52, 10**6))
@@ -110,20 +111,20 @@ def test_what_is_added_is_not_lacking_be_it_before_its_turn_to_be_read_or_after(
 @pytest.mark.parametrize("looks", [1, 100])
 def test_it_tells_nothing_after_another_has_written_while_it_was_taken_or_later(path: Path, looks: int) -> None:
     """N6"""
-    ours, theirs = connect(path, list(range(2 * packed_schema.BATCH))), connect(path, [])
+    ours, theirs = connect(path, list(range(2 * packed_file.BATCH))), connect(path, [])
     now = Time()
     bloom = take(ours, now, looks=looks)
 
     theirs.execute("INSERT INTO pages VALUES (-1, 0, 0, NULL)")
-    now.seconds += LOOK
+    now.seconds += RECHECK
     for _ in range(100):
-        bloom.look(ours)
+        bloom.update(ours)
     assert not bloom.lacks(-1)
     assert not bloom.lacks(-20)
 
-    now.seconds += REST
+    now.seconds += REBUILD_AFTER
     for _ in range(100):
-        bloom.look(ours)
+        bloom.update(ours)
     assert not bloom.lacks(-1)
     assert bloom.lacks(-20)
     ours.close()
@@ -136,7 +137,7 @@ def test_it_is_not_gone_on_with_by_another_connection(path: Path) -> None:
     bloom = take(ours, Time())
     assert bloom.lacks(1)
 
-    bloom.look(theirs)
+    bloom.update(theirs)
 
     assert not bloom.lacks(1)
     ours.close()
@@ -150,10 +151,10 @@ def test_what_it_tells_holds_for_a_moment_only(path: Path) -> None:
     bloom = take(db, now)
     assert bloom.lacks(1)
 
-    now.seconds += LOOK
+    now.seconds += RECHECK
     assert not bloom.lacks(1)
 
-    bloom.look(db)
+    bloom.update(db)
     assert bloom.lacks(1)
     db.close()
 
@@ -173,13 +174,13 @@ def test_a_cache_asks_its_file_seldom_for_pages_that_are_not_kept(opened: Callab
     fill(cache, range(100))
     cache.flush()
     asked: list[str] = []
-    cache._file.do(None, lambda db: db.set_trace_callback(asked.append))
+    cache._file.call(None, lambda db: db.set_trace_callback(asked.append))
 
     began = time.monotonic()
     assert not any(cache.get(url_of(number)) for number in range(100, 1100))
     took = time.monotonic() - began
 
-    assert sum("FROM pages" in statement for statement in asked) < 10 + 2 * took / LOOK
+    assert sum("FROM pages" in statement for statement in asked) < 10 + 2 * took / RECHECK
     assert [cache.body(url_of(number)) for number in range(100)] == [body_of(number) for number in range(100)]
 
 

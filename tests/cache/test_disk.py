@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 import curtsy
 from curtsy.cache import entry_files
 from curtsy.cache.disk import DiskCache
-from curtsy.cache.folders import folder_name
+from curtsy.cache.entry_files import folder_name
 from curtsy.cache.keys import MIB, Checked
 from curtsy.core.message import SECOND
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.support.pages import NOW, fill, hold, page, url_of
 
 URL = "https://example.org/a"

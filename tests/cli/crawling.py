@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
 
 from tests.crawling.web import html
 from tests.support.site import Site
@@ -20,15 +18,6 @@ def linked(site: Site, pages: int = 12, *more: str) -> None:
     site.page("/", html(*paths, *more, title="Home"))
     for path in paths:
         site.page(path, html("/", title=path, text="<main>Hello</main>"))
-
-
-def until(is_so: Callable[[], bool], process: Process[bytes] | None = None) -> None:
-    """Wait until something is so, while a process runs."""
-    deadline = time.monotonic() + SECONDS
-    while not is_so():
-        assert process is None or process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def line_with(text: str, *data: str) -> str:

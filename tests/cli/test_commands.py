@@ -16,8 +16,8 @@ import pytest
 from curtsy import __version__
 from curtsy.cli import COMMANDS, SECTIONS, cli
 from curtsy.cli.command import Command, Group
-from curtsy.cli.context import GIVEN_OPTIONS, CommandContext
-from curtsy.cli.fields import SHAPES
+from curtsy.cli.context import GLOBAL_OPTIONS, CommandContext
+from tests.cli.documented import FIELDS
 from tests.cli.shell import CURTSY, Shell, stop
 from tests.support.snapshot import Snapshot
 
@@ -77,9 +77,9 @@ def _parse(arguments: list[str]) -> None:
 def test_every_command_has_the_global_options_and_json_where_it_shows_something() -> None:
     """issue: `--json` wherever a person reads a table; global options before or after the command's name"""
     for name, command in commands():
-        assert set(GIVEN_OPTIONS) <= set(command.params), name
+        assert set(GLOBAL_OPTIONS) <= set(command.params), name
         has_json = any("--json" in each.opts for each in command.params)
-        assert has_json is (name in SHAPES), name
+        assert has_json is (name in FIELDS), name
 
 
 def test_the_list_of_commands_says_what_they_themselves_say() -> None:
@@ -200,7 +200,7 @@ def test_help_imports_none_of_what_fetching_needs(shell: Shell) -> None:
         [sys.executable, "-c", program], env=shell.env, capture_output=True, text=True, check=True, cwd=os.sep
     )
 
-    assert {"aiohttp", "pydantic", "yaml", "rich", "msgspec", "asyncio"}.isdisjoint(done.stderr.split())
+    assert {"httptools", "pydantic", "yaml", "rich", "msgspec", "asyncio"}.isdisjoint(done.stderr.split())
 
 
 def test_a_dashboard_whose_library_is_broken_says_how(tmp_path: Path, snapshot: Snapshot) -> None:

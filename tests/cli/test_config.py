@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from curtsy.cli.fields import SHAPES
-from curtsy.cli.template import TEMPLATE
 from curtsy.core.host import fresh
 from curtsy.settings import load
-from curtsy.settings.keys import names
+from curtsy.settings.model import names
+from curtsy.settings.template import template
+from tests.cli.documented import FIELDS
 from tests.cli.shell import Shell
 from tests.support.snapshot import Snapshot
 
@@ -22,7 +22,7 @@ def test_what_is_shown_can_be_read_back(shell: Shell) -> None:
 
     done = shell("config", "check", "--json")
 
-    assert (done.code, done.json["warnings"], set(done.json)) == (0, [], set(SHAPES["config check"].fields))
+    assert (done.code, done.json["warnings"], set(done.json)) == (0, [], FIELDS["config check"])
     assert set(as_json) == set(names("general", "policy")) - {"pause"}
     assert all(set(each) == {"value", "origin"} for each in as_json.values())
     assert (as_json["qps"]["value"], as_json["qps"]["origin"]) == (0.8, "built-in")
@@ -77,7 +77,7 @@ def test_a_file_to_begin_with_is_written_once(shell: Shell) -> None:
 
     assert (first.code, first.out, second.code) == (0, "", 1)
     assert "--force" in second.err
-    assert printed.out == TEMPLATE == (shell.project / "curtsy.yaml").read_text()
+    assert printed.out == template() == (shell.project / "curtsy.yaml").read_text()
     assert (check.code, check.out.strip()) == (0, str(shell.project / "curtsy.yaml"))
     for name in ("check", "init"):  # neither needs to be given one
         assert shell("config", name, "--help").out.startswith(f"Usage: curtsy config {name} [OPTIONS] [FILE]\n")
@@ -85,13 +85,13 @@ def test_a_file_to_begin_with_is_written_once(shell: Shell) -> None:
 
 def test_the_file_to_begin_with_shows_the_defaults(tmp_path: Path) -> None:
     """U9: with every # taken away it is valid, and changes nothing but what is an example"""
-    text = re.sub(r"^# (?=( *- | *)[a-z_0-9]+:|  - )", "", TEMPLATE, flags=re.MULTILINE)
+    text = re.sub(r"^# (?=( *- | *)[a-z_0-9]+:|  - )", "", template(), flags=re.MULTILINE)
     (tmp_path / "curtsy.yaml").write_text(text)
 
     settings = load(directory=tmp_path, user_directory=tmp_path / "user", env={})
     defaults = load(directory=tmp_path / "none", user_directory=tmp_path / "user", env={})
 
-    written = {name for name in names("general", "policy") if re.search(rf"^# +{name}:", TEMPLATE, re.MULTILINE)}
+    written = {name for name in names("general", "policy") if re.search(rf"^# +{name}:", template(), re.MULTILINE)}
     assert len(written) > 20
     for name in written - {"user_agent", "domain_category"}:
         assert settings.value(None, name) == defaults.value(None, name), name
@@ -105,7 +105,7 @@ def test_the_doctor_looks_at_everything(shell: Shell) -> None:
     done, people = shell("doctor", "--json", "--user-agent", agent), shell("doctor", COLUMNS="40")
 
     findings = {each["name"]: each for each in done.json["findings"]}
-    assert (done.code, done.err, set(done.json)) == (0, "", set(SHAPES["doctor"].fields))
+    assert (done.code, done.err, set(done.json)) == (0, "", FIELDS["doctor"])
     assert {"curtsy", "libraries", "settings", "user agent", "store", "clock", "cache"} <= set(findings)
     assert all(set(each) == {"name", "state", "says", "advice"} for each in findings.values())
     assert (findings["store"]["state"], findings["user agent"]["state"]) == ("yes", "yes")

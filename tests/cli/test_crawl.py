@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from curtsy.cli.fields import SHAPES
 from curtsy.core.messages import span
 from curtsy.crawling.crawler import GRACE
-from tests.cli.crawling import line_with, linked, numbers, reasons_in, told, until
+from tests.cli.crawling import line_with, linked, numbers, reasons_in, told
+from tests.cli.documented import FIELDS
 from tests.cli.shell import Shell, stop
+from tests.support.polling import block_until
 from tests.support.redis_server import RedisServer, redis_available
 from tests.support.site import Reply, Site, closed_port, hang
 from tests.support.snapshot import Snapshot
@@ -63,7 +64,7 @@ def test_the_summary_is_one_json_document_if_wanted(shell: Shell, site: Site) ->
 
     found = done.json
     assert done.code == 0
-    assert set(found) == set(SHAPES["crawl"].fields)
+    assert set(found) == FIELDS["crawl"]
     assert (found["ended"], found["fetched"], found["queued"]) == ("max_pages", 2, 3)
     assert found["outputs"] == {"jsonl": "pages.jsonl"}
     assert shlex.split(found["resume"]) == ["curtsy", *words, "4"]
@@ -96,7 +97,7 @@ def test_a_signal_stops_it_in_good_order_and_the_same_command_goes_on(
     linked(site, 30)
     words = ("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl")
     process = shell.start(*words, **SLOWLY)
-    until(lambda: site.count() > 6, process)
+    block_until(lambda: site.count() > 6, process)
 
     stopped = stop(process, number)
     before, kept = site.count(), len(pages_of(shell.project / "pages.jsonl"))
@@ -120,7 +121,7 @@ def test_a_second_signal_ends_it_at_once_and_loses_nothing(shell: Shell, site: S
     linked(site, 2, "/slow")
     site.reply("/slow", hang())
     process = shell.start("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl")
-    until(lambda: bool(site.count("/slow")), process)
+    block_until(lambda: bool(site.count("/slow")), process)
 
     process.send_signal(signal.SIGINT)
     snapshot(told(process, "stopping"), "stopping")
@@ -144,7 +145,7 @@ def test_without_a_job_it_is_said_that_nothing_is_kept(shell: Shell, site: Site,
     """U17"""
     linked(site, 30)
     process = shell.start("crawl", site.url("/"), **SLOWLY)
-    until(lambda: site.count() > 4, process)
+    block_until(lambda: site.count() > 4, process)
 
     done = stop(process)
 
@@ -222,7 +223,7 @@ def test_a_dry_run_asks_for_nothing_but_the_rules(shell: Shell, site: Site, snap
     assert numbers(line_with(plain.out, "plan ")) == [9]
     snapshot(plain.out)
     assert not (shell.home / "state" / "curtsy" / "jobs").exists()
-    assert set(full.json) == set(SHAPES["crawl --dry-run"].fields)
+    assert set(full.json) == FIELDS["crawl --dry-run"]
     assert [seed["verdict"] for seed in full.json["seeds"]] == ["allowed", "refused"]
     [sitemap] = full.json["sitemaps"]
     assert (sitemap["urls"], sitemap["in_scope"], sitemap["left_out"]) == (3, 2, {"file_type": 1})
@@ -255,7 +256,7 @@ def test_what_cannot_be_meant_is_said_with_what_was_perhaps_meant(shell: Shell, 
         ("--scope", "domains"): ("scope", "domains"),
         ("--scope", "sites"): ("--scope", "'sites'", "'site'"),
         ("--job", "a b"): ("--job", "'a b'"),
-        ("--fresh",): ("--fresh", "--job"),
+        ("--fresh",): ("--restart", "--job"),
         ("--json", "--jsonl", "-"): ("--json ", "--jsonl", "standard output"),
         ("--max-time", "soon"): ("--max-time", "'soon'", "1h30m"),
         ("--body", "text"): ("--body", "--jsonl"),
@@ -282,7 +283,7 @@ def test_a_job_belongs_to_one_process_and_the_second_is_told_whose_it_is(
     linked(site, 2, "/slow")
     site.reply("/slow", hang())
     process = shell.start("crawl", site.url("/"), "--job", "mine")
-    until(lambda: bool(site.count("/slow")), process)
+    block_until(lambda: bool(site.count("/slow")), process)
 
     second = shell("crawl", site.url("/"), "--job", "mine")
     process.kill()
@@ -303,7 +304,7 @@ def test_a_job_on_redis_is_joined_by_the_second(shell: Shell, site: Site) -> Non
     with RedisServer() as server:
         words = ("crawl", site.url("/"), "--job", "mine", "--store", server.url)
         process = shell.start(*words, **SLOWLY)
-        until(lambda: site.count() > 4, process)
+        block_until(lambda: site.count() > 4, process)
         second = shell(*words, "--json", XDG_STATE_HOME=str(shell.home / "other"), **SLOWLY)
         listed = shell("jobs", "ls", "--json", "--store", server.url)
         shown = shell("jobs", "show", "mine", "--store", server.url)
@@ -381,7 +382,7 @@ def test_metrics_are_served_while_it_runs(shell: Shell, site: Site) -> None:
     site.reply("/slow", hang())
     process = shell.start("crawl", site.url("/"), "--metrics-port", "0")
     line = told(process, "/metrics")
-    until(lambda: bool(site.count("/slow")), process)
+    block_until(lambda: bool(site.count("/slow")), process)
 
     with urllib.request.urlopen(line.split()[-1].rstrip("."), timeout=10) as answer:
         text = answer.read().decode()
@@ -418,7 +419,7 @@ def test_a_job_that_has_nothing_left_says_so_and_how_to_begin_anew(
     assert (allowed.code, len(pages_of(shell.project / "pages.jsonl"))) == (0, 3)
     said = line_with(again.err, " mine ")
     assert numbers(said) == [3, 0]
-    assert "--fresh" in said
+    assert "--restart" in said
     assert "--job" in said
     assert again.err.startswith(f"{said}\n\n")  # and nothing else before the summary
     snapshot(said)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from curtsy.cli.report import why_of
 from tests.cli.crawling import line_with, linked, numbers
 from tests.cli.shell import Shell
 from tests.support.site import Reply, Site
@@ -24,7 +21,7 @@ def test_a_job_is_not_gone_on_with_at_another_site(shell: Shell, site: Site, sna
     assert [done.code for done in refused] == [78, 78]
     for done in refused:
         assert (done.out, done.err.count("\n")) == ("", 1)
-        assert [each for each in ("mine", here, there, "--fresh") if each not in done.err] == []
+        assert [each for each in ("mine", here, there, "--restart") if each not in done.err] == []
     snapshot(refused[0].err)
     assert refused[1].err == refused[0].err
     assert site.count() == 0
@@ -86,25 +83,3 @@ def test_a_host_that_rests_is_shown_with_what_it_answered(shell: Shell, site: Si
     why = lines[lines.index(f"        127.0.0.1:{site.port}") + 1]
     assert numbers(why) == [500, 3, 5]
     snapshot(why)
-
-
-@pytest.mark.parametrize(
-    ("message", "why"),
-    [
-        ("not fetching https://a.org/x: robots.txt line 2 says no. Ask the owner.", "robots.txt line 2 says no"),
-        (
-            "not keeping https://a.org/x: it is the same as https://a.org/. Let it be.",
-            "it is the same as https://a.org/",
-        ),
-        ("https://a.org/x could not be fetched after 4 tries: connection refused. Try later.", "connection refused"),
-        (
-            "https://a.org/x answered with status 500 after 4 tries. Try later.",
-            "answered with status 500 after 4 tries",
-        ),
-        ("https://a.org/x is not for us (403). Ask the owner.", "is not for us (403)"),
-        ("https://a.org/x says noindex, so it is not kept. Use it.", ""),
-    ],
-)
-def test_what_a_message_says_of_the_cause_is_told_from_the_rest(message: str, why: str) -> None:
-    """U14"""
-    assert why_of(message) == why

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.crawling import line_with, linked, numbers, until
+from tests.cli.crawling import line_with, linked, numbers
 from tests.cli.shell import Done, Shell, stop
 from tests.crawling.web import html
+from tests.support.polling import block_until
 from tests.support.site import Site
 from tests.support.snapshot import Snapshot
 from tests.support.warm import Process
@@ -97,7 +98,7 @@ def test_a_crawl_that_waits_for_a_host_notices_a_closed_pipe(shell: Shell, site:
     linked(site, 5)
     process = shell.start("crawl", site.url("/"), "--jsonl", "-", CURTSY_DELAY="500", **PLAIN)
     assert process.stdout is not None
-    until(lambda: site.count("/robots.txt") > 0, process)
+    block_until(lambda: site.count("/robots.txt") > 0, process)
     began = time.monotonic()
 
     process.stdout.close()
@@ -117,7 +118,7 @@ def test_a_reader_that_does_not_read_keeps_neither_a_limit_nor_a_signal_from_its
     limited = shell.start("crawl", site.url("/"), "--jsonl", "-", "--body", "text", "--max-time", "1s", **PLAIN)
     endless = shell.start("crawl", site.url("/"), "--jsonl", "-", "--body", "text", **PLAIN)
 
-    until(lambda: len(site.visits("/p/1")) == 2)
+    block_until(lambda: len(site.visits("/p/1")) == 2)
     code = limited.wait(20)
     done = stop(endless)
 
@@ -201,7 +202,7 @@ def test_an_output_that_was_replaced_is_refused_and_left_alone(shell: Shell, sit
 
     assert done.code == 74
     said = line_with(done.err, str(shell.project / "pages.jsonl"))
-    assert "--fresh" in said
+    assert "--restart" in said
     snapshot(said)
     assert (shell.project / "pages.jsonl").read_text() == other
     assert site.journal == []
@@ -229,6 +230,6 @@ def test_an_output_that_lacks_pages_is_told_at_the_end_of_every_run(
     assert (third.code, third.json["written"], third.json["missing"]) == (74, {name: left + 6}, {name: 5 - left})
     said = line_with(third.err, "pages.jsonl")
     assert numbers(said) == [left + 6, 11]
-    assert "--fresh" in said
+    assert "--restart" in said
     snapshot(said)
     assert len(urls(output)) == left + 6

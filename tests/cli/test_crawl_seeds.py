@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from tests.cli.crawling import until
 from tests.cli.shell import Done, Shell
 from tests.crawling.web import html
+from tests.support.polling import block_until
 from tests.support.site import Site
 from tests.support.snapshot import Snapshot
 from tests.support.warm import Process
@@ -98,9 +98,9 @@ def test_a_page_is_fetched_before_the_pipe_has_ended_and_more_may_follow(shell: 
     site.page("/*", html())
     process = piped(shell, "--json")
     say(process, site.url("/first"))
-    until(lambda: site.count("/first") == 1, process)
+    block_until(lambda: site.count("/first") == 1, process)
     say(process, site.url("/second"))
-    until(lambda: site.count("/second") == 1, process)
+    block_until(lambda: site.count("/second") == 1, process)
 
     out, _ = process.communicate(timeout=20)
 
@@ -114,7 +114,7 @@ def test_a_pipe_that_stays_open_keeps_no_crawl_from_its_end(shell: Shell, site: 
     site.page("/*", html())
     process = piped(shell, *{"--limit": (end, 1), "--max-time": (end, "1s")}.get(end, ()))
     say(process, site.url("/first"))
-    until(lambda: site.count("/first") == 1)
+    block_until(lambda: site.count("/first") == 1)
     if end == "signal":
         process.send_signal(signal.SIGINT)
 
@@ -128,7 +128,8 @@ def test_a_pipe_that_says_nothing_keeps_no_crawl_from_its_end(shell: Shell, snap
     began = time.monotonic()
     limited, endless = piped(shell, "--max-time", "0.5s"), piped(shell)
     code = limited.wait(20)
-    time.sleep(0.3)  # it waits for its first line
+    with pytest.raises(subprocess.TimeoutExpired):  # it waits for its first line
+        endless.wait(0.3)
     endless.send_signal(signal.SIGINT)
 
     assert code == 1
@@ -148,7 +149,7 @@ def test_a_job_whose_seeds_are_still_being_read_is_killed_and_goes_on(shell: She
     for _ in range(3):
         seen = site.count()
         process = shell.start(*command, **PLAIN)
-        until(lambda: site.count() > seen + 3 or process.poll() is not None)  # noqa: B023
+        block_until(lambda: site.count() > seen + 3 or process.poll() is not None)  # noqa: B023
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=20)
     done = shell(*command, "--json", "--limit", "40", **PLAIN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import signal
@@ -9,8 +10,9 @@ import time
 
 import pytest
 
-from curtsy.cli.fields import SHAPES
+from tests.cli.documented import FIELDS
 from tests.cli.shell import Shell, stop
+from tests.support.polling import block_until
 from tests.support.site import Reply, Site, closed_port, hang, later, redirect
 from tests.support.snapshot import Snapshot
 
@@ -62,7 +64,7 @@ def test_several_urls_come_in_order_as_records_and_the_worst_is_the_exit_code(
     ]  # fmt: skip
     assert [record["status"] for record in records] == [200, 404, None, 404]
     assert [record["reason"] for record in records] == [None, "http_status", "robots_disallowed", "http_status"]
-    assert all(set(record) == set(SHAPES["get"].fields) for record in records)
+    assert all(set(record) == FIELDS["get"] for record in records)
     assert done.code == 22
     assert "robots.txt line 2" in done.err
     summary = done.err.splitlines()[-1]
@@ -227,7 +229,7 @@ def test_copies_are_kept_confirmed_and_used_as_asked(shell: Shell, site: Site, s
     snapshot(ends[0], "revalidated")
     snapshot(ends[1], "not asked")
     assert site.url("/robots.txt") in steps[0]
-    assert "remembered" in steps[0]
+    assert "is known" in steps[0]
     assert [(record["cache"], record["reason"]) for record in offline.lines] == [("hit", None), (None, "not_in_cache")]
     assert (offline.code, asked) == (1, [])
     assert fresh.out == "<title>Home</title>\n"
@@ -252,9 +254,7 @@ def test_a_signal_gives_everything_back(shell: Shell, site: Site, number: signal
     """U17, F46: exit 130, the place at the host is free again, the request stays counted"""
     site.reply("/hang", hang())
     process = shell.start("get", site.url("/hang"))
-    while not site.count("/hang"):
-        assert process.poll() is None
-        time.sleep(0.01)
+    block_until(lambda: site.count("/hang"), process)
 
     done = stop(process, number)
 
@@ -336,3 +336,20 @@ def test_no_command_shows_the_secret_of_a_url(shell: Shell, site: Site, argument
 
     assert done.code == 0
     assert "geheim4711" not in done.out + done.err
+
+
+def test_in_an_outage_a_command_takes_its_share_of_the_global_rate(shell: Shell, site: Site) -> None:
+    """B8, F55: 10 a second for five processes are 2 for each"""
+    (shell.home / "file").write_text("not a folder")
+    store = f"sqlite:///{shell.home}/file/state.sqlite"
+    urls = [site.url(f"/{number}") for number in range(3)]
+
+    done = shell(
+        "get", "--no-cache", "--store", store, *urls,
+        CURTSY_GLOBAL_QPS="10", CURTSY_OUTAGE_SHARE="0.2", XDG_RUNTIME_DIR=str(shell.home),
+    )  # fmt: skip
+
+    sent = [visit.at for visit in site.journal]
+    assert done.code == 22  # the site has no such pages
+    assert len(sent) == 4
+    assert all(late - early > 0.45 for early, late in itertools.pairwise(sent[1:]))

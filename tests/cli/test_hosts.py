@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from curtsy.cli.fields import SHAPES
 from curtsy.core.host import fresh
 from curtsy.core.policy import Policies
 from curtsy.engine.gate_steps import charge
+from tests.cli.documented import FIELDS
 from tests.cli.shell import Shell
 from tests.support.site import Site
 from tests.support.snapshot import Snapshot
@@ -28,12 +28,12 @@ def test_the_hosts_that_were_asked_are_shown_with_their_figures(shell: Shell, si
 
     assert (nothing.code, nothing.out) == (0, "")
     snapshot(nothing.err, "no host")
-    assert table.out.split()[:7] == ["host", "next", "today", "pages", "breaker", "last", "ever"]
+    assert table.out.split()[:7] == ["host", "next", "today", "pages", "breaker", "last", "total"]
     assert re.split(r"\s{2,}", table.out.splitlines()[1]) == [domain, "now", "3/200", "1/100", "closed", "404", "3"]
     assert one.out.splitlines()[0] == domain
     assert "3/200" in one.out
     [host] = found
-    assert set(host) == set(SHAPES["status"].fields)
+    assert set(host) == FIELDS["status"]
     assert (host["domain"], host["requests"], host["pages"], host["last_status"]) == (domain, 3, 1, 404)
     assert unknown.code == 1
     assert "example.org" in unknown.err
@@ -65,7 +65,7 @@ def test_a_budget_is_shown_with_where_its_limits_come_from(shell: Shell) -> None
     done, table = shell("budget", "--json", "www.example.org"), shell("budget", "example.org")
 
     [found] = done.json
-    assert set(found) == set(SHAPES["budget"].fields)
+    assert set(found) == FIELDS["budget"]
     assert (found["requests_today"], found["max_requests_per_day"], found["max_pages_per_day"]) == (0, 7, 100)
     assert (found["origin"], found["pages_origin"]) == ("curtsy.yaml:3", "built-in")
     row = re.split(r"\s{2,}", table.out.splitlines()[1])
@@ -81,12 +81,12 @@ def test_a_breaker_is_tripped_listed_and_reset_by_hand(shell: Shell, site: Site,
     listed, as_json = shell.cold("breaker", "ls"), shell("breaker", "ls", "--json").json
     reset, after = shell("breaker", "reset", domain), shell("breaker", "ls")
 
-    assert set(tripped.json[0]) == set(SHAPES["breaker trip"].fields)
+    assert set(tripped.json[0]) == FIELDS["breaker trip"]
     assert (tripped.json[0]["breaker"], refused.code, site.journal) == ("open", 75, [])
     assert domain in refused.err
     assert re.search(r"\b[45] min\b", refused.err)
     assert re.match(rf"{re.escape(domain)}\s+open ", listed.out.splitlines()[1])
-    assert set(as_json[0]) == set(SHAPES["breaker ls"].fields)
+    assert set(as_json[0]) == FIELDS["breaker ls"]
     assert 290 < as_json[0]["breaker_left"] <= 300
     assert (reset.code, reset.out) == (0, "")
     assert (after.code, after.out) == (0, "")
@@ -186,7 +186,7 @@ def test_a_host_is_forgotten_with_its_rules_if_somebody_is_sure(shell: Shell, si
 
     assert (unsure.code, unsure.out, known.code) == (2, "", 0)
     assert "--yes" in unsure.err
-    assert (sure.code, sure.json, set(sure.json)) == (0, {"forgotten": [domain]}, set(SHAPES["forget"].fields))
+    assert (sure.code, sure.json, set(sure.json)) == (0, {"forgotten": [domain]}, FIELDS["forget"])
     assert again.code == 1
     assert site.paths() == ["/robots.txt", "/"] * 2
     assert shell("budget", domain, "--json").json[0]["requests_today"] == 2

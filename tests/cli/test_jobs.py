@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from curtsy.cli.fields import SHAPES
-from tests.cli.crawling import line_with, linked, numbers, reasons_in, until
+from tests.cli.crawling import line_with, linked, numbers, reasons_in
+from tests.cli.documented import FIELDS
 from tests.cli.shell import Shell
+from tests.support.polling import block_until
 from tests.support.redis_server import RedisServer, redis_available
 from tests.support.site import Site, hang
 from tests.support.snapshot import Snapshot
@@ -38,11 +39,11 @@ def test_jobs_are_listed_and_shown_with_how_to_go_on(shell: Shell, site: Site, s
     assert " jobs show " in table.err
     snapshot(table.err, "unfinished")
     rows = [re.split(r"\s{2,}", line) for line in table.out.splitlines()]
-    assert [row[:3] for row in rows[1:]] == [["half", "unfinished (--limit)", "2"], ["whole", "done", "7"]]
-    assert all(set(job) == set(SHAPES["jobs ls"].fields) for job in listed.json)
+    assert [row[:3] for row in rows[1:]] == [["half", "unfinished (--max-pages)", "2"], ["whole", "done", "7"]]
+    assert all(set(job) == FIELDS["jobs ls"] for job in listed.json)
     assert [(job["name"], job["queued"]) for job in listed.json] == [("half", 5), ("whole", 0)]
     assert [(job["state"], job["ended"]) for job in listed.json] == [("unfinished", "max_pages"), ("done", "done")]
-    assert set(shown.json) == set(SHAPES["jobs show"].fields)
+    assert set(shown.json) == FIELDS["jobs show"]
     assert shown.json["seeds"] == [site.url("/")]
     assert shlex.split(shown.json["resume"]) == ["curtsy", *half, "4"]
     assert f"  {shown.json['resume']}" in one.out.splitlines()
@@ -69,8 +70,8 @@ def test_a_running_job_is_shown_by_its_own_word_and_cannot_be_removed(
     linked(site, 3, "/private/a", "/missing", "/slow")
     site.reply("/slow", hang())
     process = shell.start("crawl", site.url("/"), "--job", "mine")
-    until(lambda: bool(site.count("/slow")), process)
-    until(lambda: shell("jobs", "ls", "--json").json[0]["failed"], process)
+    block_until(lambda: bool(site.count("/slow")), process)
+    block_until(lambda: shell("jobs", "ls", "--json").json[0]["failed"], process)
 
     [listed] = shell("jobs", "ls", "--json").json
     shown, [worker] = shell("jobs", "show", "mine"), shell("jobs", "show", "mine", "--json").json["crew"]
@@ -144,18 +145,18 @@ def test_a_shared_job_is_shown_as_a_local_one_is(shell: Shell, site: Site, snaps
         whole = shell("jobs", "show", "mine", "--store", server.url)
         found = shell("jobs", "show", "mine", "--store", server.url, "--json").json
 
-    assert _titles(half.out) == [title.replace("kept in", "kept on") for title in _titles(alone.out)]
+    assert _titles(half.out) == [title.replace("folder", "store") for title in _titles(alone.out)]
     state = line_with(half.out, "state ")
-    assert "--limit" in state
+    assert "--max-pages" in state
     snapshot(state, "state")
-    assert re.search(r"^brought +2 pages, ", half.out, re.MULTILINE)
+    assert re.search(r"^fetched +2 pages, ", half.out, re.MULTILINE)
     assert half.out.endswith(f"\n  {shlex.join(('curtsy', *words, '--limit', '4', '--jsonl', 'one.jsonl'))}\n")
-    brought = line_with(whole.out, "brought ")
+    brought = line_with(whole.out, "fetched ")
     assert (numbers(brought)[0], numbers(brought)[-1]) == (6, 2)
     snapshot(brought, "brought")
-    assert re.findall(r"^writes to +\S+/(\w+)\.jsonl$", whole.out, re.MULTILINE) == ["one", "two"]
+    assert re.findall(r"^output +\S+/(\w+)\.jsonl$", whole.out, re.MULTILINE) == ["one", "two"]
     assert [(count, url) for count, _, url in reasons_in(whole.out)] == [(1, site.url("/private/a"))]
-    assert set(found) == set(SHAPES["jobs show"].fields)
+    assert set(found) == FIELDS["jobs show"]
     assert (found["seeds"], found["pages"], found["queued"], found["ended"]) == ([site.url("/")], 6, 0, "done")
     assert (found["skipped_by_reason"], found["crew"]) == ({"robots_disallowed": 1}, [])
     assert (listed["is_shared"], listed["pages"], listed["changed_at"]) == (True, 6, found["changed_at"])
@@ -176,8 +177,8 @@ def test_those_at_work_on_a_shared_job_are_named_with_when_they_were_last_heard(
     with RedisServer() as server:
         process = shell.start("crawl", site.url("/"), "--job", "mine", "--store", server.url)
         look = ("jobs", "show", "mine", "--store", server.url)
-        until(lambda: bool(site.count("/slow")), process)
-        until(lambda: bool((found := shell(*look, "--json").json)["busiest"]) and found["pages"] == 4, process)
+        block_until(lambda: bool(site.count("/slow")), process)
+        block_until(lambda: bool((found := shell(*look, "--json").json)["busiest"]) and found["pages"] == 4, process)
 
         running, found = shell(*look), shell(*look, "--json").json
         process.kill()

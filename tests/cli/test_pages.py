@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from curtsy.cache.disk import DiskCache
-from curtsy.cli.fields import SHAPES
+from tests.cli.documented import FIELDS
 from tests.cli.shell import Shell
 from tests.support.pages import page
 from tests.support.site import Reply, Site, cut_short, encoded
@@ -34,8 +34,8 @@ def test_kept_pages_are_listed_shown_verified_and_cleared(shell: Shell, site: Si
 
     assert [line.split()[-1] for line in listed.out.splitlines()[1:]] == [site.url("/b"), site.url("/")]
     assert "2 pages" in listed.err
-    assert all(set(page) == set(SHAPES["cache ls"].fields) for page in as_json)
-    assert set(show.json) == set(SHAPES["cache show"].fields)
+    assert all(set(page) == FIELDS["cache ls"] for page in as_json)
+    assert set(show.json) == FIELDS["cache show"]
     assert (show.json["status"], show.json["etag"]) == (200, '"1"')
     assert body.out == "<title>Home</title>\n"
     assert (verified.code, verified.json) == (1, {"good": 1, "damaged": 1})
@@ -66,7 +66,7 @@ def test_the_cache_is_made_to_fit_and_forgotten_only_when_asked_for_clearly(
     assert unclear.code == 2
     assert "--all" in unclear.err
     snapshot(unclear.err)
-    assert set(shrunk.json) == set(SHAPES["cache gc"].fields)
+    assert set(shrunk.json) == FIELDS["cache gc"]
     assert shrunk.json["size"] == 0 < shrunk.json["freed"]
     assert (cleared.code, cleared.json) == (0, {"dropped": 1, "left": 0})
 
@@ -166,7 +166,7 @@ def test_a_file_is_saved_whole_and_gone_on_with(shell: Shell, site: Site) -> Non
     shown = shell.on_terminal("download", site.url("/data"), "-o", "third.bin")
 
     assert (broken.code, broken.json["reason"]) == (1, "incomplete")
-    assert (done.code, set(done.json)) == (0, set(SHAPES["download"].fields))
+    assert (done.code, set(done.json)) == (0, FIELDS["download"])
     assert done.json["sha256"] == hashlib.sha256(content).hexdigest()
     assert (shell.project / "data.bin").read_bytes() == content
     assert too_large.code == 1

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from curtsy.cli.fields import SHAPES
+from tests.cli.documented import FIELDS
 from tests.cli.shell import Shell
 from tests.support.site import Reply, Site, closed_port
 from tests.support.snapshot import Snapshot
@@ -62,7 +62,7 @@ def test_another_agent_and_standard_input(shell: Shell) -> None:
 
     found = done.json
     assert (done.code, done.err) == (0, "")
-    assert set(found) == set(SHAPES["robots"].fields)
+    assert set(found) == FIELDS["robots"]
     assert (found["agent"], found["crawl_delay"]) == ("Bingbot", None)
     assert [(group["line"], group["agents"], group["applies"]) for group in found["groups"]] == [
         (1, ["googlebot", "bingbot"], True), (5, ["*"], False)

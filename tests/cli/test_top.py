@@ -10,10 +10,11 @@ import subprocess
 
 import pytest
 
-from curtsy.cli.fields import SHAPES
-from tests.cli.crawling import line_with, linked, told, until
+from tests.cli.crawling import line_with, linked, told
+from tests.cli.documented import FIELDS
 from tests.cli.shell import Shell, stop
 from tests.cli.terminal import uncoloured
+from tests.support.polling import block_until
 from tests.support.redis_server import RedisServer, redis_available
 from tests.support.site import Site, hang
 from tests.support.snapshot import Snapshot
@@ -25,8 +26,8 @@ def test_a_running_crawl_is_seen_and_how_it_ended(shell: Shell, site: Site) -> N
     linked(site, 3, "/slow")
     site.reply("/slow", hang())
     process = shell.start("crawl", site.url("/"), "--job", "mine")
-    until(lambda: bool(site.count("/slow")), process)
-    until(lambda: any(crawl["pages"] >= 1 for crawl in shell("top", "--json").json["crawls"]), process)
+    block_until(lambda: bool(site.count("/slow")), process)
+    block_until(lambda: any(crawl["pages"] >= 1 for crawl in shell("top", "--json").json["crawls"]), process)
 
     found, table = shell("top", "--json").json, shell("top")
     process.send_signal(signal.SIGINT)
@@ -34,7 +35,7 @@ def test_a_running_crawl_is_seen_and_how_it_ended(shell: Shell, site: Site) -> N
     stop(process)
     after = shell("top", "--json").json
 
-    assert set(found) == set(SHAPES["top"].fields)
+    assert set(found) == FIELDS["top"]
     [crawl] = found["crawls"]
     assert (crawl["job"], crawl["state"], crawl["seeds"]) == ("mine", "running", [site.url("/")])
     assert [host["domain"] for host in found["hosts"]] == [f"127.0.0.1:{site.port}"]
@@ -60,7 +61,7 @@ def test_a_crawl_without_a_name_is_seen_too_and_has_ended(shell: Shell, site: Si
 @pytest.mark.parametrize(
     ("option", "value", "env"),
     [
-        ("--limit", "2", {}),
+        ("--max-pages", "2", {}),
         ("--max-time", "1ms", {}),
         ("--max-bytes", "1", {}),
         ("--patience", "1ms", {"CURTSY_MAX_REQUESTS_PER_DAY": "3"}),
@@ -107,7 +108,7 @@ def test_a_job_that_was_killed_in_its_second_run_does_not_say_what_ended_the_fir
     site.reply("/slow", hang())
     shell("crawl", site.url("/"), "--limit", "1", "--job", "mine")
     process = shell.start("crawl", site.url("/"), "--job", "mine")
-    until(lambda: bool(site.count("/slow")), process)
+    block_until(lambda: bool(site.count("/slow")), process)
 
     process.kill()
     process.communicate()
@@ -153,7 +154,7 @@ def test_pages_of_this_run_are_told_from_those_of_all_runs(shell: Shell, site: S
     shell("crawl", site.url("/"), "--limit", "2", "--job", "mine")
     first, once = shell("top", "--json").json["crawls"][0], shell("top").out
     process = shell.start("crawl", site.url("/"), "--job", "mine")
-    until(lambda: shell("top", "--json").json["crawls"][0]["pages"] == 6, process)
+    block_until(lambda: shell("top", "--json").json["crawls"][0]["pages"] == 6, process)
 
     [crawl], table = shell("top", "--json").json["crawls"], shell("top").out
     process.kill()

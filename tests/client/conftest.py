@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 
 
 @pytest.fixture(autouse=True)

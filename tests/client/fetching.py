@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from typing import Any
 
-from curtsy.client import AsyncClient
+from curtsy.client import AsyncClient, session_of
 from curtsy.core.host import Host
 from curtsy.core.message import Url, parse_url
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 
 AGENT = "testbot/1.0 (+https://example.org/bot)"
 
@@ -42,13 +40,17 @@ def domain_of(url: str) -> str:
 
 async def host_of(client: AsyncClient, url: str) -> Host:
     """What is remembered of a URL's host."""
-    found = await client._store.read("host:" + domain_of(url))
+    found = await session_of(client).store.read("host:" + domain_of(url))
     assert isinstance(found, Host)
     return found
 
 
-async def until(condition: Callable[[], object], within: float = 30.0) -> None:
-    """Wait for something that another thread brings about, and that cannot be waited for otherwise."""
-    async with asyncio.timeout(within):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
+async def lease_until(client: AsyncClient, url: str) -> int | None:
+    """When the lease of the one request to a URL's host runs out, in microseconds; None without such a request."""
+    found = await session_of(client).store.read("host:" + domain_of(url))
+    return found.places[0].until if isinstance(found, Host) and found.places else None
+
+
+async def lease_is_renewed(client: AsyncClient, url: str, before: int | None) -> bool:
+    """Return whether the lease of the one request to a URL's host runs out at another moment than before."""
+    return await lease_until(client, url) != before

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from curtsy.client import AsyncClient
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.client.fetching import client
 
 HOUR = {"Cache-Control": "max-age=3600"}

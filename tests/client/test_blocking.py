@@ -24,8 +24,9 @@ from curtsy.core.host import Host
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
 from curtsy.stores import open_store
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.client.fetching import AGENT, UNPACED, domain_of
+from tests.support.polling import block_until
 from tests.support.site import Reply, Site, hang
 
 ROOT = Path(__file__).parent.parent.parent
@@ -117,8 +118,7 @@ def test_who_waits_when_it_is_closed_is_told(site: Site) -> None:
     web = blocking(**UNPACED, respect_robots=False)
     waiting = threading.Thread(target=lambda: got.append(web.fetch(site.url("/"))))
     waiting.start()
-    while not site.count("/"):
-        time.sleep(0.002)
+    block_until(lambda: site.count("/"))
 
     web.close()
     waiting.join(20)
@@ -146,7 +146,7 @@ def test_a_batch_whose_client_is_closed_under_it_is_told(site: Site) -> None:
 def test_nobody_waits_for_a_thread_that_has_ended() -> None:
     """L9: one who comes in the moment in which it ends"""
     thread = LoopThread("ending")
-    last = thread.submit(asyncio.sleep(60))
+    last = thread.submit(asyncio.Event().wait())
 
     thread.stop()
 
@@ -167,8 +167,7 @@ def test_an_exit_in_a_callback_is_for_who_waits_and_nobody_else(site: Site, exit
 
     with blocking(**UNPACED, concurrency=2, respect_robots=False, on_record=told) as web, ThreadPoolExecutor(1) as pool:
         other = pool.submit(web.fetch, site.url("/slow"))
-        while not site.count("/slow"):
-            time.sleep(0.002)
+        block_until(lambda: site.count("/slow"))
 
         with pytest.raises(exit_by):
             web.fetch(site.url("/exit"))
@@ -185,7 +184,7 @@ def test_an_exit_while_it_ends_keeps_no_thread_from_ending() -> None:
 
     async def stubborn() -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
             sys.exit(3)
 
@@ -240,8 +239,7 @@ def test_ctrl_c_ends_a_fetch_and_gives_back_what_it_held(site: Site, tmp_path: P
     """U17, B5"""
     site.reply("/hang", hang())
     process = script(HANGING, json.dumps(settings(tmp_path)), site.url("/hang"))
-    while not site.count("/hang") and process.poll() is None:
-        time.sleep(0.005)
+    block_until(lambda: site.count("/hang"), process)
 
     began = time.monotonic()
     process.send_signal(signal.SIGINT)

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from curtsy.core.errors import Reason
-from curtsy.system.clock import FakeClock
-from tests.client.fetching import client, until
+from curtsy.testing import FakeClock
+from tests.client.fetching import client
 from tests.client.keeping import HOUR, dated, keeping
 from tests.support.bounds import ends_within
 from tests.support.noon import zone_at_noon
+from tests.support.polling import until
 from tests.support.site import Reply, Site, closed_port, hang, redirect
 
 

@@ -8,16 +8,16 @@ import weakref
 from pathlib import Path
 
 import pytest
-from aiohttp.abc import AbstractResolver, ResolveResult
 
-from curtsy.client import AsyncClient
+from curtsy.client import AsyncClient, session_of
 from curtsy.core.host import Host
 from curtsy.core.record import FetchRecord
 from curtsy.core.rules import Rules
-from curtsy.http.sender import AiohttpSender
+from curtsy.http.sender import HttpSender
 from curtsy.stores import open_async_store
-from curtsy.system.clock import FakeClock
-from tests.client.fetching import DAWN, UNPACED, client, domain_of, host_of, until
+from curtsy.testing import FakeClock
+from tests.client.fetching import DAWN, UNPACED, client, domain_of, host_of
+from tests.support.polling import until
 from tests.support.site import Reply, Site, deaf_port, hang
 
 TO_THE_END = 1_000_000_000
@@ -60,9 +60,9 @@ async def test_wherever_it_is_cancelled_a_fetch_gives_everything_back(site: Site
         async with client(**UNPACED) as web:
             early += await cancelled_after(turns, web, site.url("/a"))
 
-            assert (web.gate.lines.out, web.gate.lines.waiting) == (0, 0)
-            host = await web._store.read("host:" + domain_of(site.url("/")))
-            rules = await web._store.read("rules:http://" + domain_of(site.url("/")))
+            assert (session_of(web).gate.queues.out, session_of(web).gate.queues.waiting) == (0, 0)
+            host = await session_of(web).store.read("host:" + domain_of(site.url("/")))
+            rules = await session_of(web).store.read("rules:http://" + domain_of(site.url("/")))
             is_given_back(host, rules, site.count())
             assert (await web.fetch(site.url("/b"))).ok
         await site.left()  # nothing of this turn is still to be seen in the next
@@ -108,7 +108,7 @@ async def test_one_who_waits_in_line_leaves_it_and_the_others_go_on(site: Site) 
         results = await asyncio.gather(*tasks, return_exceptions=True)
 
         assert [isinstance(each, asyncio.CancelledError) for each in results] == [False, True] * 4 + [False]
-        assert web.gate.lines.waiting == 0
+        assert session_of(web).gate.queues.waiting == 0
         host = await host_of(web, site.url("/"))
 
     assert site.paths() == ["/robots.txt", "/0", "/2", "/4", "/6", "/8"]
@@ -162,7 +162,7 @@ async def test_cancelled_twice_it_still_gives_back(site: Site) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await until(lambda: web.gate.lines.out == 0)
+        await until(lambda: session_of(web).gate.queues.out == 0)
 
         assert (await host_of(web, site.url("/"))).places == ()
 
@@ -177,7 +177,7 @@ async def test_a_timeout_of_the_callers_own_is_a_cancellation_like_any_other(sit
             async with asyncio.timeout(0.1):
                 await web.fetch(site.url("/a"))
 
-        assert web.gate.lines.out == 0
+        assert session_of(web).gate.queues.out == 0
         assert (await web.fetch(site.url("/b"))).ok
 
 
@@ -190,7 +190,7 @@ async def test_a_batch_that_is_left_early_gives_back_what_it_had_begun(site: Sit
         async for result in web.fetch_many([site.url("/slow"), site.url("/a"), site.url("/b")]):
             assert result.ok
             break
-        await until(lambda: web.gate.lines.out == 0)
+        await until(lambda: session_of(web).gate.queues.out == 0)
 
         assert (await host_of(web, site.url("/"))).places == ()
 
@@ -202,7 +202,7 @@ async def test_a_request_cancelled_before_it_is_sent_is_not_charged() -> None:
         async with client(clock=None, **UNPACED, respect_robots=False, max_requests_per_day=5) as web:
             for _ in range(6):
                 task = asyncio.ensure_future(web.fetch(url))
-                await until(lambda: web.gate.lines.out)
+                await until(lambda: session_of(web).gate.queues.out)
                 task.cancel()
                 await asyncio.wait([task])
             host = await host_of(web, url)
@@ -211,37 +211,34 @@ async def test_a_request_cancelled_before_it_is_sent_is_not_charged() -> None:
     assert host.requests == 0
 
 
-class Silent(AbstractResolver):
+class Silent:
     """Never answers."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
 
-    async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[ResolveResult]:
+    async def resolve(self, host: str) -> list[str]:
         self.asked.set()
         await asyncio.Event().wait()
         return []
 
-    async def close(self) -> None:
-        """Close nothing."""
-
 
 async def test_behind_a_proxy_a_request_cancelled_while_its_name_is_looked_up_is_not_charged() -> None:
     """B5: the guard looks the name up before anything goes to the proxy"""
-    url, names = "http://shop.test/", Silent()
-    sender = AiohttpSender(proxy="http://127.0.0.1:1", resolver=names)
+    urls, names = [f"http://shop{number}.test/" for number in range(3)], Silent()
+    sender = HttpSender(proxy="http://127.0.0.1:1", resolver=names)
     settings = {"respect_robots": False, "allow_private": False, "max_requests_per_day": 5}
     async with client(clock=None, **UNPACED, **settings, sender=sender) as web:
-        for _ in range(3):
+        for url in urls:
             names.asked.clear()
             task = asyncio.ensure_future(web.fetch(url))
             await names.asked.wait()
             task.cancel()
             await asyncio.wait([task])
-        host = await host_of(web, url)
+        hosts = [await host_of(web, url) for url in urls]
 
-    assert [day.requests for day in host.days] == [0]
-    assert host.requests == 0
+    assert [[day.requests for day in host.days] for host in hosts] == [[0]] * 3
+    assert [host.requests for host in hosts] == [0] * 3
 
 
 class Program:

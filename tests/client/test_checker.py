@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
+from curtsy.client import session_of
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.fetch_state import Refusal
 from curtsy.core.message import Url, parse_url
 from curtsy.core.rules import claim
 from curtsy.engine.context import rules_key
-from curtsy.http.sender import AiohttpSender
+from curtsy.http.sender import HttpSender
 from curtsy.limits import RobotsTxtChecker
 from curtsy.stores.memory import MemoryStore
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.client.fetching import AGENT, client
 from tests.support.bounds import ends_within
 from tests.support.site import Reply, Site, hang, later
@@ -129,7 +130,7 @@ async def test_while_a_host_rests_its_last_copy_goes_on_being_used(site: Site) -
 
 async def test_the_checker_says_no_where_it_may_never_ask(site: Site) -> None:
     """U2"""
-    async with checker(allow_private=False, sender=AiohttpSender(resolver=site.names)) as robots:
+    async with checker(allow_private=False, sender=HttpSender(resolver=site.names)) as robots:
         assert not await robots.is_allowed(site.url("/"))
         assert not await robots.is_allowed(site.url("/", host="inside.test"))
     assert site.connections == 0
@@ -212,7 +213,7 @@ async def test_a_claim_that_nobody_came_back_from_is_no_knowledge_of_the_rules(s
     assert isinstance(url, Url)
 
     async with client(store=store, cache_mode="offline") as web:
-        found = await web.rules_or_why(url, AGENT)
+        found = await session_of(web).rules_of(url, AGENT)
 
     assert isinstance(found, Refusal)
     assert (found.reason, site.paths()) == (Reason.NOT_IN_CACHE, [])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from tests.client.fetching import UNPACED, client, until
+from tests.client.fetching import UNPACED, client
+from tests.support.polling import until
 from tests.support.site import Site, hang
 
 

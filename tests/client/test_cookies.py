@@ -9,12 +9,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from curtsy.client import session_of
 from curtsy.core.dates import cookie_date
 from curtsy.core.errors import Reason
 from curtsy.core.message import Headers, Url, parse_url
 from curtsy.http.cookies import Cookies
-from curtsy.http.sender import AiohttpSender
-from curtsy.system.clock import FakeClock
+from curtsy.http.sender import HttpSender
+from curtsy.testing import FakeClock
 from tests.client.fetching import DAWN, client
 from tests.strategies import ANY
 from tests.support.certificates import Authority
@@ -120,7 +121,7 @@ async def test_a_cookie_for_another_host_or_for_a_public_suffix_is_refused(site:
     lines = ["a=1; Domain=elsewhere.test", "b=1; Domain=test", "c=1; Domain=.shop.test", "d=1; Domain=b.a.shop.test"]
     site.reply("/*", Reply(body="x", headers=[("Set-Cookie", line) for line in lines]))
 
-    async with client(cookies=True, sender=AiohttpSender(resolver=site.names)) as web:
+    async with client(cookies=True, sender=HttpSender(resolver=site.names)) as web:
         for host in ("a.shop.test", "a.shop.test", "shop.test", "elsewhere.test"):
             await web.fetch(site.url("/", host=host))
 
@@ -190,7 +191,7 @@ async def test_a_site_that_goes_on_setting_cookies_fills_no_more_than_its_share(
     async with client(cookies=True, max_requests_per_day=0, max_pages_per_day=0) as web:
         for number in range(8):
             await web.fetch(site.url(f"/{number}"))
-        cookies = web._around.cookies
+        cookies = session_of(web).context.cookies
 
     assert isinstance(cookies, Cookies)
     assert len(cookies) == Cookies.PER_HOST
@@ -355,11 +356,11 @@ def test_the_date_of_a_cookie_may_be_written_in_many_ways(date: str, sent: bool)
     assert (cookies.header_for(at("https://shop.example/cart/x")) == "a=1") == sent
 
 
-def by_proxies(monkeypatch: pytest.MonkeyPatch, authority: Authority, *, https: str, http: str) -> AiohttpSender:
+def by_proxies(monkeypatch: pytest.MonkeyPatch, authority: Authority, *, https: str, http: str) -> HttpSender:
     """A sender that reaches the default ports, which are not ours, by proxies."""
     for name, value in (("https_proxy", https), ("http_proxy", http), ("no_proxy", "")):
         monkeypatch.setenv(name, value)
-    return AiohttpSender(use_environment=True, verify=authority.client())
+    return HttpSender(use_environment=True, verify=authority.client())
 
 
 @pytest.mark.parametrize("secure", ["", "; Secure"])

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from curtsy.client import AsyncClient
+from curtsy.client import AsyncClient, session_of
 from curtsy.core.errors import Reason
-from curtsy.http.sender import AiohttpSender
+from curtsy.http.sender import HttpSender
 from curtsy.limits import RobotsTxtChecker
 from curtsy.stores.memory import MemoryStore
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.client.fetching import TICK, UNPACED, client
 from tests.support.bounds import Lateness, ends_within
 from tests.support.site import Reply, Site
@@ -123,7 +123,7 @@ async def test_an_origin_without_a_crawl_delay_takes_none_from_another_with_the_
     site.page("/*", "x")
     entries = [{"domain": "shop.test", "shared": True}]
 
-    async with client(allowlist=entries, sender=AiohttpSender(resolver=site.names)) as web:
+    async with client(allowlist=entries, sender=HttpSender(resolver=site.names)) as web:
         await web.fetch(site.url("/1", host="a.shop.test"))
         await web.fetch(site.url("/1", host="b.shop.test"))
         result = await web.fetch(site.url("/2", host="a.shop.test"))
@@ -238,7 +238,7 @@ async def test_a_delay_holds_though_the_record_has_lost_it(site: Site) -> None:
         after = await web.fetch(site.url("/3"))
         async with client(clock=clock, store=store) as other:
             site.robots(SLOW + "# changed")
-            other.forget_rules()
+            session_of(other).forget_rules()
             await other.fetch(site.url("/4"))
         last = await web.fetch(site.url("/5"))
 

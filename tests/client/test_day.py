@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from curtsy.core.errors import Reason
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.client.fetching import DAWN, TICK, client, host_of
 from tests.support.site import Reply, Site, Visit, later
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from curtsy.client import session_of
 from curtsy.core.errors import Reason, RefusedByPolicy
-from curtsy.system.clock import FakeClock
-from tests.client.fetching import UNPACED, client, host_of, until
+from curtsy.testing import FakeClock
+from tests.client.fetching import UNPACED, client, host_of, lease_is_renewed, lease_until
 from tests.support.bounds import ends_within
+from tests.support.polling import until
 from tests.support.site import Reply, Site, dripping, hang, later, redirect
 from tests.support.snapshot import Snapshot
 
@@ -47,7 +49,7 @@ async def test_those_who_stand_before_it_are_counted(site: Site) -> None:
 
     async with client(**STEADY) as web:
         tasks = [asyncio.ensure_future(web.fetch(site.url(f"/{number}"))) for number in range(20)]
-        await until(lambda: site.count() == 1 and web.gate.lines.waiting == 19)
+        await until(lambda: site.count() == 1 and session_of(web).gate.queues.waiting == 19)
         with ends_within(5):
             late = await web.fetch(site.url("/late"), deadline=50)
         for task in tasks:
@@ -141,7 +143,7 @@ async def test_no_connection_by_the_deadline_is_no_fault_of_a_site_that_was_not_
             hasty = [await web.fetch(url, deadline=0.3) for _ in range(4)]
         host = await host_of(web, url)
         patient = asyncio.ensure_future(web.fetch(url))
-        await asyncio.sleep(0.05)
+        await until(lambda: lease_until(web, url))
         first.cancel()
         answer = await patient
 
@@ -165,12 +167,10 @@ async def test_a_request_that_waits_for_a_connection_keeps_its_place(site: Site,
         others = asyncio.ensure_future(web.download(site.url("/long"), tmp_path / "long"))
         await until(lambda: site.count("/long"))
         waiting = asyncio.ensure_future(web.fetch(url))
-        await asyncio.sleep(0.05)
-        before = (await host_of(web, url)).places[0].until
+        await until(lambda: lease_until(web, url))
+        before = await lease_until(web, url)
         clock.advance(4)  # of the 5.4 s that the place was given for
-        async with asyncio.timeout(10):
-            while (await host_of(web, url)).places[0].until == before:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(lambda: lease_is_renewed(web, url, before))
         others.cancel()
         answer = await waiting
 
@@ -214,8 +214,8 @@ async def test_who_takes_over_from_another_has_waited_already(site: Site) -> Non
     async with client(clock=None, **UNPACED, respect_robots=False) as web:
         first = asyncio.ensure_future(web.fetch(site.url("/slow"), deadline=0.6))
         second = asyncio.ensure_future(web.fetch(site.url("/slow"), deadline=0.6))
-        await asyncio.sleep(0.4)
-        first.cancel()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(first, 0.4)
         with ends_within(0.5):
             result = await second
 

@@ -18,13 +18,15 @@ from typing import Any
 
 import pytest
 
+from curtsy.client import session_of
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.record import FetchRecord
 from curtsy.limits import PDFDownloader
-from curtsy.system.clock import FakeClock
-from tests.client.fetching import AGENT, UNPACED, client, host_of, until
+from curtsy.testing import FakeClock
+from tests.client.fetching import AGENT, UNPACED, client, host_of, lease_is_renewed, lease_until
 from tests.client.filing import CONTENT, SHA256, SlowThreads, cut, files, served
 from tests.support.bounds import MIB, bounded_memory, ends_within
+from tests.support.polling import until
 from tests.support.site import Reply, Site, dripping, endless, hang, later, redirect
 from tests.support.snapshot import Snapshot
 
@@ -338,7 +340,7 @@ async def test_a_cancelled_download_gives_everything_back_and_can_be_gone_on_wit
 
     async with client() as web:
         task = asyncio.ensure_future(web.download(site.url("/file"), path))
-        await until(lambda: path.with_name("report.pdf.part").exists() and web.gate.lines.out == 1)
+        await until(lambda: path.with_name("report.pdf.part").exists() and session_of(web).gate.queues.out == 1)
         await until(lambda: path.with_name("report.pdf.part").stat().st_size >= 65_536)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -346,7 +348,7 @@ async def test_a_cancelled_download_gives_everything_back_and_can_be_gone_on_wit
         host = await host_of(web, site.url("/"))
 
         assert host.places == ()
-        assert web.gate.lines.out == 0
+        assert session_of(web).gate.queues.out == 0
         result = await web.download(site.url("/file"), path)
 
     assert (result.ok, result.sha256) == (True, SHA256)
@@ -470,14 +472,12 @@ async def test_a_long_download_keeps_its_place(site: Site, path: Path) -> None:
     async with client(clock=clock, **settings) as web:
         task = asyncio.ensure_future(web.download(site.url("/long"), path))
         await until(lambda: site.count("/long"))
-        before = (await host_of(web, site.url("/"))).places[0].until
+        before = await lease_until(web, site.url("/"))
         clock.advance(4)  # of the 5.4 s that the place was given for
-        async with asyncio.timeout(10):
-            while (await host_of(web, site.url("/"))).places[0].until == before:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(lambda: lease_is_renewed(web, site.url("/"), before))
         clock.advance(4)
         other = asyncio.ensure_future(web.fetch(site.url("/next")))
-        await asyncio.sleep(0.1)
+        await until(lambda: session_of(web).gate.queues.waiting == 1)
         waiting = site.count("/next")
         task.cancel()
         await other

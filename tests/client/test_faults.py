@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from curtsy.core.errors import Reason, Unreachable
-from curtsy.http.sender import AiohttpSender
-from curtsy.system.clock import FakeClock
+from curtsy.http.sender import HttpSender
+from curtsy.testing import FakeClock
 from tests.client.fetching import UNPACED, client, host_of
-from tests.support.becoming import blocks_until
 from tests.support.bounds import MIB, bounded_memory, ends_within
 from tests.support.certificates import Authority
+from tests.support.polling import block_until
 from tests.support.site import (
     Reply,
     Site,
@@ -230,7 +230,7 @@ async def test_a_port_that_refuses_is_a_connection_error_and_opens_the_breaker_a
 
 async def test_a_name_that_does_not_exist_is_a_dns_error(snapshot: Snapshot) -> None:
     """F12, N3"""
-    async with client(**ONCE, respect_robots=False, sender=AiohttpSender(resolver={})) as web:
+    async with client(**ONCE, respect_robots=False, sender=HttpSender(resolver={})) as web:
         result = await web.fetch("http://nobody.test/")
 
     assert result.reason is Reason.DNS_ERROR
@@ -245,7 +245,7 @@ async def test_a_name_that_does_not_exist_is_a_dns_error(snapshot: Snapshot) -> 
 )
 async def test_what_was_never_sent_is_counted_as_no_request(names: dict[str, list[str]], reason: Reason) -> None:
     """Issue 4, 9, B5: tries without a request cost no budget, and are none in record, statistics and log"""
-    async with client(sender=AiohttpSender(resolver=names), allow_private=False, respect_robots=False) as web:
+    async with client(sender=HttpSender(resolver=names), allow_private=False, respect_robots=False) as web:
         result = await web.fetch("http://shop.test/")
         stats = web.stats()
 
@@ -335,7 +335,7 @@ async def test_a_site_that_closes_after_each_answer_does_no_harm_without_a_pause
         async with client(**ONCE, **UNPACED, clock=None, respect_robots=False) as web:
             for _ in range(5):
                 assert (await web.fetch(site.url("/"))).ok
-                blocks_until(lambda: not site.open_connections)
+                block_until(lambda: not site.open_connections)
 
     assert site.count("/") == 5
 

@@ -12,8 +12,8 @@ from curtsy.client import fetch_url
 from curtsy.core.errors import BadStatus, PolicyError, Reason, RefusedByRobots
 from curtsy.core.message import SECOND
 from curtsy.core.record import FetchRecord
-from curtsy.http.sender import AiohttpSender
-from curtsy.system.clock import FakeClock
+from curtsy.http.sender import HttpSender
+from curtsy.testing import FakeClock
 from tests.client.fetching import AGENT, DAWN, TICK, UNPACED, client, host_of
 from tests.support.site import (
     Reply,
@@ -159,7 +159,7 @@ async def test_what_is_no_url_is_refused_in_words(url: str, snapshot: Snapshot) 
 @pytest.mark.parametrize("url", [None, 7, b"http://x/", "http://x/\ud800", "http://us\ud800er:pw@127.0.0.1:1/"])
 async def test_not_even_what_is_no_text_raises(url: Any, tmp_path: Path) -> None:
     """U1: never an exception out of the blue"""
-    async with client(**ONCE, respect_robots=False, sender=AiohttpSender(resolver={})) as web:
+    async with client(**ONCE, respect_robots=False, sender=HttpSender(resolver={})) as web:
         fetched = await web.fetch(url)
         downloaded = await web.download(url, tmp_path / "file")
 
@@ -269,7 +269,7 @@ async def test_an_address_that_may_not_be_asked_is_refused_before_a_connection(s
     async with client(allow_private=False) as web:
         literal = await web.fetch(site.url("/"))
         local = await web.fetch(site.url("/", host="localhost"))
-    async with client(allow_private=False, sender=AiohttpSender(resolver=site.names)) as web:
+    async with client(allow_private=False, sender=HttpSender(resolver=site.names)) as web:
         named = await web.fetch(site.url("/", host="shop.test"))
         host = await host_of(web, site.url("/", host="shop.test"))
 

@@ -1,16 +1,25 @@
-"""What both clients take, as type checkers see it: the same, and all of it."""
+"""What clients and crawls take, as type checkers see it: the same for threads and for tasks, and all of it."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from curtsy import AsyncClient, Client
-from curtsy.engine.keywords import OWN, ClientKeywords, FetchKeywords, SettingKeywords
+from curtsy import AsyncClient, Client, Crawl, CrawlOptions, PolicyError, acrawl, crawl, fetch_url, get
+from curtsy.crawling.keywords import CrawlKeywords, OptionKeywords
+from curtsy.engine.keywords import ClientKeywords, SettingKeywords
 from curtsy.settings import Preset
-from curtsy.settings.keys import PRESETS, names
+from curtsy.settings.model import PRESETS, names
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = (*names("general", "policy"), "allowlist", "denylist")
+OPTIONS = tuple(field.name for field in dataclasses.fields(CrawlOptions))
 
 
 def keywords_of(function: Any) -> dict[str, str]:
@@ -19,22 +28,66 @@ def keywords_of(function: Any) -> dict[str, str]:
     return {each.name: each.annotation for each in given if each.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-def annotations_of(keywords: Any) -> dict[str, str]:
-    return {name: hint.__forward_arg__ for name, hint in keywords.__annotations__.items()}
+def test_the_keywords_for_type_checkers_are_current() -> None:
+    """Conventions: types; they are made from the declarations"""
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "keywords.py", "--check"], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
 
 
-def test_the_blocking_client_takes_what_the_other_takes() -> None:
+def test_type_checkers_know_every_setting_and_option() -> None:
     """Conventions: types"""
-    taken = keywords_of(AsyncClient)
+    client, option, every = (set(each.__annotations__) for each in (ClientKeywords, OptionKeywords, CrawlKeywords))
 
-    assert annotations_of(ClientKeywords) == taken | annotations_of(SettingKeywords)
-    assert sorted(OWN) == sorted(taken)
-    assert "ClientKeywords" in inspect.signature(Client).parameters["settings"].annotation
+    assert client == {*keywords_of(AsyncClient), *SETTINGS}
+    assert option - client == set(OPTIONS)
+    assert every - option == set(keywords_of(acrawl))
+    assert not set(SettingKeywords.__annotations__) & set(keywords_of(AsyncClient))
+    assert not client & set(OPTIONS)
 
 
-def test_every_setting_is_taken() -> None:
+@pytest.mark.parametrize(
+    ("way_in", "last"),
+    [
+        (AsyncClient, "SettingKeywords"), (Client, "ClientKeywords"), (get, "ClientKeywords"),
+        (fetch_url, "ClientKeywords"), (AsyncClient.fetch_many, "FetchKeywords"), (Client.fetch_many, "FetchKeywords"),
+        (acrawl, "OptionKeywords"), (crawl, "CrawlKeywords"), (Crawl, "CrawlKeywords"),
+    ],
+)  # fmt: skip
+def test_all_ways_in_say_so(way_in: Any, last: str) -> None:
     """Conventions: types"""
-    assert set(ClientKeywords.__annotations__) == {*OWN, *names("general", "policy"), "allowlist", "denylist"}
+    *_, keywords = inspect.signature(way_in).parameters.values()
+
+    assert keywords.annotation == f"Unpack[{last}]"
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_is_taken(name: str) -> None:
+    """C7: each is checked at once, and not mistaken for an unknown one"""
+    given: dict[str, Any] = {name: object()}
+
+    with pytest.raises(PolicyError) as caught:
+        AsyncClient(**given, cache=False)
+
+    assert name in str(caught.value)
+    assert "is not a setting" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+async def test_every_option_is_taken(name: str) -> None:
+    """C7: each is checked at once, and not mistaken for an unknown one"""
+    given: dict[str, Any] = {name: object()}
+
+    with pytest.raises(PolicyError, match=name) as caught:
+        acrawl("https://example.org/", **given)
+
+    assert "is not" not in str(caught.value)
+
+
+def test_every_preset_can_be_named() -> None:
+    """C8"""
     assert set(get_args(Preset)) == set(PRESETS)
 
 
@@ -44,8 +97,3 @@ def test_their_methods_take_the_same(method: str) -> None:
     one, other = (inspect.signature(getattr(kind, method)).parameters for kind in (AsyncClient, Client))
 
     assert list(one.values()) == list(other.values())
-
-
-def test_a_batch_takes_what_a_fetch_takes() -> None:
-    """Conventions: types"""
-    assert annotations_of(FetchKeywords) == keywords_of(AsyncClient.fetch)

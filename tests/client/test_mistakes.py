@@ -6,7 +6,7 @@ import asyncio
 import functools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,19 @@ from curtsy import (
     AsyncClient,
     DiskCache,
     DomainDailyBudgetManager,
-    PackedCache,
     PolicyError,
     RateLimiter,
     Reason,
     with_retry,
 )
+from curtsy.cache.packed import PackedCache
+from curtsy.client import session_of
 from curtsy.core import messages
 from curtsy.core.message import Url, parse_url
-from curtsy.http.sender import AiohttpSender
-from curtsy.stores.sqlite import SQLiteStore
-from tests.client.fetching import client, until
+from curtsy.http.sender import HttpSender
+from curtsy.stores.sqlite import AsyncSQLiteStore
+from tests.client.fetching import client
+from tests.support.polling import until
 from tests.support.sending import OPEN, fail, request
 from tests.support.site import Site, hang
 from tests.support.snapshot import Snapshot
@@ -49,7 +51,7 @@ async def test_an_address_that_may_not_be_asked_costs_no_turn(site: Site) -> Non
         assert result.reason is Reason.ADDRESS_REFUSED
         assert "loopback" in result.message
         assert "allow_private" in result.message
-        assert (result.record.waited, await web._store.keys()) == (0.0, [])
+        assert (result.record.waited, await session_of(web).store.keys()) == (0.0, [])
     assert site.connections == 0
 
 
@@ -71,7 +73,7 @@ async def test_a_request_that_cannot_be_written_is_told_with_one_advice(
 
 async def test_a_sender_that_is_closed_is_told_with_one_advice(site: Site, snapshot: Snapshot) -> None:
     """Conventions: errors"""
-    sender = AiohttpSender()
+    sender = HttpSender()
     await sender.close()
 
     async with client(respect_robots=False, sender=sender) as web:
@@ -86,7 +88,7 @@ async def test_all_connections_in_use_is_told_with_one_advice(site: Site, snapsh
     """Conventions: errors"""
     site.reply("/hang", hang())
     site.page("/b", "x", host="127.0.0.2")
-    sender = AiohttpSender(connections=1)
+    sender = HttpSender(connections=1)
     waiting = asyncio.ensure_future(sender.send(request(site.url("/hang")), OPEN))
     await until(lambda: site.count("/hang"))
 
@@ -144,7 +146,7 @@ def iterated(record: object) -> Iterator[object]:
     ("name", "value", "shown"),
     [
         ("store", 3, "store = 3"),
-        ("store", SQLiteStore, "store = "),
+        ("store", AsyncSQLiteStore, "store = "),
         ("cache", 5, "cache = 5"),
         ("cache", {}, r"cache = \{\}"),
         ("cache", "", "cache = ''"),
@@ -164,7 +166,7 @@ def iterated(record: object) -> Iterator[object]:
         ("on_record", Awaited(), r"on_record = .* async"),
         ("on_record", iterated, r"on_record = .* async"),
         ("sender", 3, "sender = 3"),
-        ("sender", AiohttpSender, "sender = "),
+        ("sender", HttpSender, "sender = "),
         ("timers", 3, "timers = 3"),
         ("verify", 3, "verify = 3"),
         ("verify", None, "verify = None"),
@@ -204,9 +206,10 @@ def test_a_cache_is_not_made_where_no_file_can_be(kind: Any, path: Any, shown: s
     snapshot(str(caught.value))
 
 
-async def test_a_wrong_argument_is_shown_without_its_secrets() -> None:
-    """F62"""
-    proxy: Any = b"http://me:secret@proxy.example:3128"
+@pytest.mark.parametrize("kind", [str.encode, Path], ids=["bytes", "path"])
+async def test_a_wrong_argument_is_shown_without_its_secrets(kind: Callable[[str], Any]) -> None:
+    """F62: a path has one / before the login"""
+    proxy = kind("http://me:secret@proxy.example:3128")
 
     with pytest.raises(PolicyError, match="proxy = ") as caught:
         AsyncClient(proxy=proxy)
@@ -276,7 +279,7 @@ async def test_a_mistake_of_the_callers_is_never_laid_at_the_hosts_door(
             await web.fetch(site.url("/"), **options)
         snapshot(str(caught.value))
 
-        assert await web._store.keys() == []
+        assert await session_of(web).store.keys() == []
     assert site.connections == 0
 
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -21,11 +20,14 @@ import pytest
 from curtsy.client import AsyncClient
 from curtsy.core.errors import Reason
 from curtsy.stores.fallback import AsyncFallbackStore
-from curtsy.stores.outage_spending import OutageSpending
-from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
+from curtsy.stores.outage_ledger import OutageLedger
+from curtsy.stores.sqlite import AsyncSQLiteStore
 from tests.client.fetching import AGENT, UNPACED
 from tests.support.noon import zone_at_noon
+from tests.support.polling import block_until, until
 from tests.support.site import Site
+from tests.support.small_disk import small_disk
+from tests.support.stores import sqlite_store
 from tests.support.warm import Process
 
 LIMIT = 5
@@ -53,7 +55,7 @@ def run(path: Path, site: Site, pages: int, name: str = "x") -> None:
 
 def spent(path: Path) -> int:
     """What the state file says."""
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
     [host] = [store.read(key) for key in store.keys("host:")]
     store.close()
     return int(host.days[-1].requests)
@@ -62,13 +64,8 @@ def spent(path: Path) -> int:
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 1 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode != 0:
-        pytest.skip("a small disk cannot be mounted here: run the tests as root to see them all")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    with small_disk(tmp_path, 1) as place:
+        yield place
 
 
 def fill(disk: Path) -> Callable[[], object]:
@@ -103,7 +100,7 @@ def test_processes_that_cannot_write_have_one_budget_between_them(
 
     assert len(site.journal) == LIMIT
     assert spent(path) == LIMIT
-    assert OutageSpending(str(path)).keys() == []
+    assert OutageLedger(str(path)).keys() == []
 
 
 def test_processes_at_once_that_cannot_write_have_one_budget_between_them(site: Site, tmp_path: Path) -> None:
@@ -146,9 +143,8 @@ def test_processes_killed_while_they_cannot_write_overrun_no_budget(site: Site, 
 
     for number in range(4):
         process = start(tmp_path / "file" / "state.sqlite", site, 4, f"{number}")
-        seen, give_up_at = len(site.journal), time.monotonic() + 20
-        while len(site.journal) == seen < LIMIT and process.poll() is None and time.monotonic() < give_up_at:
-            time.sleep(0.001)
+        seen = len(site.journal)
+        block_until(lambda: not len(site.journal) == seen < LIMIT or process.poll() is not None)  # noqa: B023
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
         process.communicate(timeout=50)
@@ -195,6 +191,13 @@ async def test_a_process_that_is_stopped_while_it_writes_holds_nobody_up(
             lags.append(time.monotonic() - start - 0.01)
 
     async with AsyncClient(**{**settings(store), "max_requests_per_day": 100}) as web:
+
+        async def is_back() -> bool:
+            if not store.is_out and not store.held:
+                return True
+            await web.fetch(site.url("/again"))
+            return False
+
         watching = asyncio.create_task(watch())
         start = time.monotonic()
         late = asyncio.create_task(web.fetch(site.url("/late"), deadline=0.2))
@@ -207,10 +210,7 @@ async def test_a_process_that_is_stopped_while_it_writes_holds_nobody_up(
         all_after = time.monotonic() - start
         watching.cancel()
         stopped()
-        async with asyncio.timeout(20):
-            while store.sheltered or store.held:
-                await web.fetch(site.url("/again"))
-                await asyncio.sleep(0.05)
+        await until(is_back, every=0.05)
 
     assert resolved
     assert resolving < 0.4

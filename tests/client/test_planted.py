@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from curtsy.core.errors import NotWritten, Reason, StoreError
-from curtsy.crawling.frontier.sqlite_file import SQLiteFile
+from curtsy.crawling.frontier.local import LocalFrontier
 from curtsy.crawling.frontier.worker_id import _FILE, WorkerId
 from curtsy.crawling.outputs.append_file import AppendFile, whole_lines
 from curtsy.crawling.outputs.folder import _create
-from curtsy.stores.file_lock import FileLock
+from curtsy.system.file_lock import FileLock
 from curtsy.system.own_file import create_own, open_own
 from tests.client.fetching import client
 from tests.client.filing import CONTENT, SHA256, cut, files, served
@@ -156,9 +156,9 @@ def test_the_files_beside_a_store_a_job_and_an_output_follow_no_link(victim: Pat
     (shared / "index.jsonl").symlink_to(empty)
 
     with pytest.raises(OSError, match="symbolic link"):
-        FileLock(str(shared / "state.sqlite")).take()
+        FileLock(str(shared / "state.sqlite.lock")).take()
     with pytest.raises(StoreError, match="symbolic link"):
-        SQLiteFile(shared / "job.sqlite", (), fresh=False, cache=1000)
+        LocalFrontier(shared / "job.sqlite")
     with pytest.raises(StoreError, match="symbolic link"):
         WorkerId(shared)
     _create(str(shared / "page.html"), b"page")

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 from tests.client.fetching import AGENT, UNPACED
 from tests.support.bounds import Lateness
+from tests.support.polling import block_until
 from tests.support.site import Reply, Site
 from tests.support.warm import Process
 
@@ -152,9 +152,8 @@ def test_killed_processes_never_overrun_the_budget(site: Site, settings: dict[st
     for number in range(3):
         seen = site.count()
         victim = start(settings, [[site.url(f"/{number}/{page}") for page in range(400)]], concurrency=5)
-        while site.count() == seen and victim.poll() is None:
-            time.sleep(0.002)
-        time.sleep(dice.random() * 0.03)
+        most = dice.randint(1, 25)  # requests until it is killed
+        block_until(lambda: site.count() >= seen + most or victim.poll() is not None)  # noqa: B023
         kill(victim)
     site.idle()
     seen = site.count()
@@ -174,10 +173,10 @@ def test_a_process_that_is_killed_while_it_fetches_robots_txt_is_waited_for_no_l
     settings |= {"robots_timeout": 0.8}
 
     victim = start(settings, [[site.url("/page")]])
-    while not site.count():
-        time.sleep(0.002)
+    block_until(site.count, victim)
     other = start(settings, [[site.url("/page")]])
-    time.sleep(0.3)
+    with pytest.raises(subprocess.TimeoutExpired):
+        other.wait(0.3)
     kill(victim)
     with Lateness() as late:
         out, err = other.communicate(timeout=50)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from curtsy.core.errors import Reason
-from curtsy.http.sender import AiohttpSender
+from curtsy.http.sender import HttpSender
 from curtsy.limits import RobotsTxtChecker
 from curtsy.stores.memory import MemoryStore
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.client.fetching import AGENT, DAWN, TICK, UNPACED, client, host_of
 from tests.support.proxy import tunnel
 from tests.support.site import Reply, Site, closed_port
@@ -34,7 +34,7 @@ async def test_a_failing_proxy_opens_no_breaker_and_those_without_it_go_on(
     with Site() as refusing, closed_port() as port:
         refusing.reply("http://*", Reply(407))
         proxy = {"nameless": "http://proxy.test:1", "closed": f"http://127.0.0.1:{port}"}.get(kind, refusing.url(""))
-        async with client(sender=AiohttpSender(proxy=proxy, resolver={}), **shared) as web:
+        async with client(sender=HttpSender(proxy=proxy, resolver={}), **shared) as web:
             failed = [await web.fetch(site.url(f"/{number}")) for number in range(4)]
     async with client(**shared) as web:
         result = await web.fetch(site.url("/"))
@@ -79,7 +79,7 @@ async def test_a_login_that_a_proxy_wants_is_not_waited_for(snapshot: Snapshot) 
 async def test_a_proxy_whose_name_does_not_exist_is_tried_once(snapshot: Snapshot) -> None:
     """N3: in no moment will it be another"""
     clock = FakeClock()
-    sender = AiohttpSender(proxy="http://us:hunter2@proxy.test:3128", resolver={})
+    sender = HttpSender(proxy="http://us:hunter2@proxy.test:3128", resolver={})
 
     async with client(sender=sender, clock=clock, **ALONE) as web:
         began = clock.now().at

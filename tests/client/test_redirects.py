@@ -11,8 +11,8 @@ import pytest
 
 from curtsy.core.errors import Reason
 from curtsy.core.record import FetchRecord
-from curtsy.http.sender import AiohttpSender
-from curtsy.system.clock import FakeClock
+from curtsy.http.sender import HttpSender
+from curtsy.testing import FakeClock
 from tests.client.fetching import DAWN, TICK, UNPACED, client, domain_of, host_of
 from tests.support.certificates import Authority
 from tests.support.site import Reply, Site, Visit, redirect
@@ -144,7 +144,7 @@ async def test_a_name_that_turns_private_is_refused_where_it_is_connected_to(sit
     site.reply("/", redirect(site.url("/inside", host="inside.test")), host="127.0.0.1")
     site.page("/inside", "secret")
     entries = [{"domain": "127.0.0.1", "allow_private": True}]
-    sender = AiohttpSender(resolver=site.names)
+    sender = HttpSender(resolver=site.names)
 
     async with client(allow_private=False, allowlist=entries, sender=sender) as web:
         result = await web.fetch(site.url("/"))

@@ -7,12 +7,13 @@ import os
 import threading
 from pathlib import Path
 
-from curtsy.client import AsyncClient
+from curtsy.client import AsyncClient, session_of
 from curtsy.core.errors import Reason
 from curtsy.core.result import FetchResult
 from curtsy.stores.memory import MemoryStore
-from curtsy.system.clock import FakeClock
-from tests.client.fetching import AGENT, DAWN, client, until
+from curtsy.testing import FakeClock
+from tests.client.fetching import AGENT, DAWN, client
+from tests.support.polling import until
 from tests.support.site import Reply, Site, Visit
 from tests.support.snapshot import Snapshot
 
@@ -30,11 +31,11 @@ async def changed_while_one_waits(site: Site, folder: Path, *texts: str) -> Fetc
         for text in texts[1:-1]:
             change(web, settings, text)
         waiting = asyncio.ensure_future(web.fetch(site.url("/b")))
-        await until(lambda: web.gate.lines.waiting)
+        await until(lambda: session_of(web).gate.queues.waiting)
 
         change(web, settings, texts[-1])
-        for key in list(web.gate.lines._lines):
-            web.gate.lines.nudge(key)
+        for key in list(session_of(web).gate.queues._queues):
+            session_of(web).gate.queues.nudge(key)
 
         return await asyncio.wait_for(waiting, 20)
 
@@ -42,7 +43,7 @@ async def changed_while_one_waits(site: Site, folder: Path, *texts: str) -> Fetc
 def change(web: AsyncClient, settings: Path, text: str) -> None:
     settings.write_text(text)
     os.utime(settings, ns=(1, 1))
-    web._settings.reload()
+    session_of(web).settings.reload()
 
 
 SLOW = "default_policy:\n  qps: 0.001\n  pause: [0, 0]\n  respect_robots: false\n"
@@ -113,7 +114,7 @@ async def test_a_host_that_is_denied_while_its_robots_txt_is_on_its_way_is_not_a
         await until(asked.is_set)
 
         settings.write_text("default_policy:\n  pause: [0, 0]\ndenylist: ['127.0.0.1']\n")
-        web._settings.reload()
+        session_of(web).settings.reload()
         answered.set()
 
         result = await asyncio.wait_for(fetching, 20)

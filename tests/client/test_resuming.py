@@ -17,8 +17,9 @@ import pytest
 
 from curtsy.core.errors import Reason
 from curtsy.core.record import FetchRecord
-from tests.client.fetching import DAWN, TICK, UNPACED, client, domain_of, until
+from tests.client.fetching import DAWN, TICK, UNPACED, client, domain_of
 from tests.client.filing import CONTENT, SHA256, cut, files, served
+from tests.support.polling import until
 from tests.support.site import Reply, Site, Visit, encoded, hang, redirect
 from tests.support.snapshot import Snapshot
 

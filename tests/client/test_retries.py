@@ -14,8 +14,8 @@ import pytest
 
 from curtsy.core.errors import BadStatus, Reason
 from curtsy.core.record import FetchRecord
-from curtsy.http.sender import AiohttpSender
-from curtsy.system.clock import FakeClock
+from curtsy.http.sender import HttpSender
+from curtsy.testing import FakeClock
 from tests.client.fetching import DAWN, TICK, UNPACED, client, host_of
 from tests.support.bounds import Lateness
 from tests.support.site import Reply, Site, closed_port, cut_short, hang, later, reset
@@ -259,7 +259,7 @@ async def test_a_site_that_fails_leaves_retries_for_the_others(site: Site) -> No
     site.reply("/*", Reply(500))
     site.script("/", [Reply(500), Reply(500), Reply(body="fine")], host="honest.test")
 
-    async with client(**ALONE, sender=AiohttpSender(resolver=site.names)) as web:
+    async with client(**ALONE, sender=HttpSender(resolver=site.names)) as web:
         for number in range(30):
             await web.fetch(site.url("/", host=f"h{number}.evil.test"))
         result = await web.fetch(site.url("/", host="honest.test"))

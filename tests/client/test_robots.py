@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from curtsy.client import session_of
 from curtsy.core.errors import Reason
 from curtsy.core.rules import Rules
-from curtsy.http.sender import AiohttpSender
+from curtsy.http.sender import HttpSender
 from curtsy.stores.memory import MemoryStore
-from curtsy.system.clock import FakeClock
-from tests.client.fetching import DAWN, TICK, UNPACED, client, domain_of, host_of, until
+from curtsy.testing import FakeClock
+from tests.client.fetching import DAWN, TICK, UNPACED, client, domain_of, host_of
 from tests.support.bounds import MIB, bounded_memory, ends_within
+from tests.support.polling import until
 from tests.support.site import Reply, Site, bomb, encoded, endless, hang, later, redirect, reset
 from tests.support.snapshot import Snapshot
 
@@ -242,7 +244,7 @@ async def test_by_a_proxy_robots_txt_leads_no_further_than_a_page(site: Site, ta
     site.reply("http://out.test/robots.txt", redirect(target))
     site.reply("http://out.test/page", Reply(200, "page"))
     site.reply("http://out.test/away", redirect(target))
-    sender = AiohttpSender(proxy=site.url(""), resolver={"out.test": "93.184.216.34"})
+    sender = HttpSender(proxy=site.url(""), resolver={"out.test": "93.184.216.34"})
 
     async with client(sender=sender, allow_private=False) as web:
         page = await web.fetch("http://out.test/page")
@@ -431,7 +433,7 @@ async def test_rules_that_are_forgotten_do_not_hold_for_who_stands_in_line(site:
         waiting = [asyncio.ensure_future(web.fetch(site.url(f"/{number}"))) for number in range(10)]
         await until(lambda: site.count("/3"))
         site.robots("User-agent: *\nDisallow: /9\nCrawl-delay: 60\n")
-        web.forget_rules()
+        session_of(web).forget_rules()
         results = await asyncio.gather(*waiting)
 
     assert [result.reason for result in results] == [None] * 9 + [Reason.ROBOTS_DISALLOWED]
@@ -603,7 +605,7 @@ async def test_a_record_of_rules_never_grows_beyond_what_is_read(site: Site) -> 
 
     async with client() as web:
         await web.fetch(site.url("/page"))
-        rules = await web._store.read(f"rules:http://{domain_of(site.url('/'))}")
+        rules = await session_of(web).store.read(f"rules:http://{domain_of(site.url('/'))}")
 
     assert isinstance(rules, Rules)
     assert rules.body is not None

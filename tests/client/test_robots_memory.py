@@ -23,7 +23,7 @@ FILES = {
 PROGRAM = """
 import asyncio, sys
 from curtsy.client import AsyncClient
-from curtsy.http.sender import AiohttpSender
+from curtsy.http.sender import HttpSender
 from tests.client.fetching import UNPACED
 from tests.support.site import Site
 
@@ -33,7 +33,7 @@ def resident():
 
 async def main(store, agent, url, hosts, warm):
     async with AsyncClient(
-        store=store, cache=False, allow_private=True, user_agent=agent, sender=AiohttpSender(resolver=Site.names),
+        store=store, cache=False, allow_private=True, user_agent=agent, sender=HttpSender(resolver=Site.names),
         **UNPACED,
     ) as client:
         for number in range(int(hosts)):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from curtsy.client import session_of
 from curtsy.core.record import FetchRecord
 from curtsy.limits import PDFDownloader
 from curtsy.system.log import install_json_logging
@@ -150,4 +151,4 @@ async def test_a_store_with_a_password_is_not_told(log: io.StringIO) -> None:
 
     assert not result.ok
     assert log.getvalue()
-    assert_clean(log.getvalue(), result.message, repr(web._settings.current))
+    assert_clean(log.getvalue(), result.message, repr(session_of(web).settings.current))

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from curtsy.client import AsyncClient
+from curtsy.client import AsyncClient, session_of
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.record import FetchRecord
 from curtsy.engine.single_flight import SingleFlight
 from curtsy.stores.memory import MemoryStore
-from curtsy.system.clock import FakeClock
-from tests.client.fetching import DAWN, TICK, UNPACED, client, until
+from curtsy.testing import FakeClock
+from tests.client.fetching import DAWN, TICK, UNPACED, client
 from tests.support.bounds import Lateness
+from tests.support.polling import until
 from tests.support.site import (
     Reply,
     Site,
@@ -116,7 +117,7 @@ async def test_who_joins_late_has_his_own_deadline(site: Site) -> None:
     async with client(clock=None, **UNPACED, respect_robots=False) as web:
         first = asyncio.ensure_future(web.fetch(site.url("/a"), deadline=1.6))
         await until(lambda: site.count("/a"))
-        await asyncio.sleep(0.8)
+        assert not (await asyncio.wait([first], timeout=0.8))[0]
         second = asyncio.ensure_future(web.fetch(site.url("/a"), deadline=1.6))
         await asyncio.sleep(0)
         released.set()
@@ -157,7 +158,7 @@ async def test_who_takes_over_from_another_goes_by_what_holds_then(site: Site, t
         await asyncio.sleep(0)
         settings.write_text(text.format("second/1.0 (+https://example.org/bot)"))
         os.utime(settings, ns=(1, 1))
-        web._settings.reload()
+        session_of(web).settings.reload()
         first.cancel()
 
         result = await second
@@ -208,6 +209,16 @@ async def test_a_hundred_tasks_are_served_first_come_first_served_and_one_at_a_t
     assert min(gaps) >= 1.5 - TICK
 
 
+async def test_fetches_that_wait_for_robots_txt_keep_their_order_on_every_store(site: Site, tmp_path: Path) -> None:
+    """P1: the fetch that requested robots.txt was first, so its page comes first, also if the store takes time"""
+    site.page("/*", "x")
+
+    async with client(store=f"sqlite:///{tmp_path / 'state.sqlite'}") as web:
+        await asyncio.gather(*(web.fetch(site.url(f"/{number}")) for number in range(8)))
+
+    assert site.paths() == ["/robots.txt", *(f"/{number}" for number in range(8))]
+
+
 async def test_in_real_time_no_two_requests_are_closer_than_the_pause(site: Site) -> None:
     """P1, Q1: by the site's own clock"""
     site.page("/*", "x")
@@ -251,8 +262,8 @@ async def test_many_may_be_endless_and_what_is_not_wanted_any_more_is_given_back
         await results.aclose()
 
         assert all(result.ok for result in got)
-        assert web.gate.lines.waiting == 0
-        assert web.gate.lines.out == 0
+        assert session_of(web).gate.queues.waiting == 0
+        assert session_of(web).gate.queues.out == 0
 
 
 async def test_a_batch_that_cannot_be_sent_is_one_error(site: Site, caplog: pytest.LogCaptureFixture) -> None:
@@ -302,7 +313,7 @@ async def test_a_client_that_is_closed_ends_what_is_under_way_with_a_result(
     snapshot(results[0].message)
     assert [(record.attempts, record.robots_requests, record.took) for record in told] == [(1, 0, 7)] * 3
     assert all(result.record in told for result in results)
-    assert web.gate.lines.out == 0
+    assert session_of(web).gate.queues.out == 0
     await web.close()
     with pytest.raises(PolicyError, match="closed"):
         await web.fetch(site.url("/late"))
@@ -356,7 +367,7 @@ async def test_who_would_take_over_when_all_is_closed_is_told_so_and_asks_nobody
     await asyncio.sleep(0)
     clock.advance(7)
     first.cancel()
-    while web._single_flight.under_way:  # noqa: ASYNC110 -- the very turn of the loop counts
+    while session_of(web)._single_flight.under_way:  # noqa: ASYNC110 -- the very turn of the loop counts
         await asyncio.sleep(0)
 
     await web.close()
@@ -425,7 +436,7 @@ async def test_a_fetch_that_is_closed_while_it_connects_has_sent_nothing() -> No
     with deaf_port() as port:
         web = client(clock=None, respect_robots=False, on_record=told.append, **UNPACED)
         waiting = asyncio.ensure_future(web.fetch(f"http://127.0.0.1:{port}/"))
-        await until(lambda: web.gate.lines.out)
+        await until(lambda: session_of(web).gate.queues.out)
         await asyncio.sleep(0)
         await web.close()
         await waiting

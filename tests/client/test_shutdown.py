@@ -21,15 +21,17 @@ from curtsy.core.errors import CurtsyError, PolicyError, Reason
 from curtsy.core.host import Host
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
-from curtsy.crawling.progress import Snapshot
+from curtsy.core.statistics import summed
+from curtsy.crawling.progress import CrawlSnapshot
 from curtsy.crawling.start import Crawl, acrawl, crawl
-from curtsy.engine.stats_publisher import read_statistics, summed
-from curtsy.http.sender import AiohttpSender
+from curtsy.engine.counters import read_statistics
+from curtsy.http.sender import HttpSender
 from curtsy.stores import open_store
 from curtsy.stores.sqlite_writer import _writers
-from curtsy.system.clock import FakeClock
 from curtsy.system.threads import begun_in_thread, in_thread
-from tests.client.fetching import AGENT, UNPACED, client, domain_of, until
+from curtsy.testing import FakeClock
+from tests.client.fetching import AGENT, UNPACED, client, domain_of
+from tests.support.polling import until
 from tests.support.site import Site, hang
 from tests.support.snapshot import Snapshot as TextSnapshot
 from tests.support.warm import Process
@@ -362,7 +364,7 @@ async def test_whoever_closes_waits_until_it_is_closed(site: Site, tmp_path: Pat
     assert all(await asyncio.gather(closed(), closed()))
 
 
-class SlowToClose(AiohttpSender):
+class SlowToClose(HttpSender):
     """A sender that is closed when it may be."""
 
     def __init__(self) -> None:
@@ -398,7 +400,7 @@ async def test_what_cannot_be_closed_keeps_nothing_else_open(tmp_path: Path) -> 
         async def send(self, *given: Any, **named: Any) -> Any:
             raise AssertionError
 
-        stream = send
+        stream = locate = send
 
         async def close(self) -> None:
             raise OSError("no such luck")
@@ -498,7 +500,7 @@ def test_whoever_is_told_of_a_crawl_may_look_and_stop_it_but_not_wait_for_it(sit
     states: list[str] = []
     raised: list[CurtsyError] = []
 
-    def on_progress(snapshot: Snapshot) -> None:
+    def on_progress(snapshot: CrawlSnapshot) -> None:
         if found:  # else it is still being made
             seen = found[0].snapshot()
             states.append(seen.state)

@@ -11,13 +11,14 @@ import pytest
 
 from curtsy.blocking import get
 from curtsy.cache.disk import DiskCache
-from curtsy.client import fetch_url
+from curtsy.client import fetch_url, session_of
 from curtsy.core.errors import Reason, RefusedByPolicy
 from curtsy.core.record import FetchRecord
 from curtsy.stores.memory import MemoryStore
-from curtsy.system.clock import FakeClock
-from tests.client.fetching import UNPACED, client, host_of, until
+from curtsy.testing import FakeClock
+from tests.client.fetching import UNPACED, client, host_of
 from tests.client.keeping import HOUR, dated, keeping
+from tests.support.polling import until
 from tests.support.site import Reply, Site, redirect, reset
 from tests.support.snapshot import Snapshot
 
@@ -156,7 +157,7 @@ async def test_a_page_that_may_be_stale_is_given_out_at_once_and_renewed_behind(
         clock.advance(100)
         site.on("/a", lambda visit: Reply(body="new", headers=dated(clock, "max-age=60")))
         stale = await asyncio.gather(*(web.fetch(site.url("/a")) for _ in range(3)))
-        await until(lambda: site.count("/a") == 2 and not web._renewals)
+        await until(lambda: site.count("/a") == 2 and not session_of(web).revalidations)
         fresh = await web.fetch(site.url("/a"))
 
     assert {(result.text, result.record.cache) for result in stale} == {("old", "stale")}
@@ -175,7 +176,7 @@ async def test_a_post_that_led_to_a_stale_page_is_not_sent_again_to_renew_it(
         await web.fetch(site.url("/a"))
         clock.advance(100)
         result = await web.fetch(site.url("/form"), method="POST", body=b"order")
-        await until(lambda: site.count("/a") == 2 and not web._renewals)
+        await until(lambda: site.count("/a") == 2 and not session_of(web).revalidations)
 
     assert result.record.cache == "stale"
     assert site.count("/form") == 1
@@ -275,7 +276,7 @@ async def test_renewing_a_kept_redirect_does_not_follow_it(site: Site, place: Pa
         await web.fetch(site.url("/a"))
         clock.advance(100)
         await web.fetch(site.url("/a"))
-        await until(lambda: site.count("/a") == 2 and not web._renewals)
+        await until(lambda: site.count("/a") == 2 and not session_of(web).revalidations)
 
     assert site.count("/b") == 2
     assert sorted((record.status, record.reason) for record in records) == [(200, None), (200, None), (301, None)]
@@ -298,7 +299,7 @@ async def test_a_page_that_another_client_has_renewed_meanwhile_is_not_renewed_a
         await one.fetch(site.url("/a"))
         clock.advance(100)
         stale = [await one.fetch(site.url("/a")), await other.fetch(site.url("/a"))]
-        await until(lambda: not (one._renewals or other._renewals))
+        await until(lambda: not (session_of(one).revalidations or session_of(other).revalidations))
 
     assert [result.record.cache for result in stale] == ["stale", "stale"]
     assert [visit.status for visit in site.visits("/a")] == [200, 304]
@@ -317,9 +318,9 @@ async def test_rules_that_are_forgotten_stay_so_when_a_page_is_renewed_behind(
         await web.fetch(site.url("/a"))
         clock.advance(100)
         site.robots("User-agent: *\nDisallow: /secret\n")
-        web.forget_rules()
+        session_of(web).forget_rules()
         await web.fetch(site.url("/a"))
-        await until(lambda: site.count("/a") == 2 and not web._renewals)
+        await until(lambda: site.count("/a") == 2 and not session_of(web).revalidations)
         result = await web.fetch(site.url("/secret"))
 
     assert result.reason is Reason.ROBOTS_DISALLOWED
@@ -342,7 +343,7 @@ async def test_a_page_behind_a_login_is_renewed_with_it(site: Site, place: Path,
         await web.fetch(url)
         clock.advance(100)
         stale = await web.fetch(url)
-        await until(lambda: site.count("/a") == 2 and not web._renewals)
+        await until(lambda: site.count("/a") == 2 and not session_of(web).revalidations)
         fresh = await web.fetch(url)
 
     assert (stale.record.cache, fresh.record.cache) == ("stale", "hit")

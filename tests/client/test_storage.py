@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 
 from curtsy import Client
+from curtsy.client import session_of
 from curtsy.core.host import Host
 from curtsy.stores import Store, open_store
 from curtsy.stores.memory import MemoryStore
@@ -42,7 +43,7 @@ async def test_what_is_open_to_two_clients_is_paced_for_both(tmp_path: Path) -> 
 
     with contextlib.closing(open_store(url)) as store:
         async with client(clock=None, store=store) as one, client(clock=None, store=url) as other:
-            assert one.gate.lines is other.gate.lines
+            assert session_of(one).gate.queues is session_of(other).gate.queues
 
 
 async def test_a_path_is_that_of_an_sqlite_file(site: Site, tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ async def test_a_path_is_that_of_an_sqlite_file(site: Site, tmp_path: Path) -> N
 
     async with client(clock=None, store=file, **UNPACED) as web:
         assert (await web.fetch(site.url("/"))).ok
-        assert web.store_url == f"sqlite:///{file}"
+        assert session_of(web).store_url == f"sqlite:///{file}"
 
     with contextlib.closing(open_store(f"sqlite:///{file}")) as store:
         assert days_of(store, site) == [(2, 1)]
@@ -63,7 +64,7 @@ async def test_memory_is_shared_as_it_is() -> None:
     store = MemoryStore()
 
     async with client(clock=None, store=store) as web:
-        assert web.gate.is_immediate
+        assert session_of(web).gate.is_immediate
 
 
 def days_of(store: Store, site: Site) -> list[tuple[int, int]]:

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from curtsy.client import AsyncClient
+from curtsy.client import AsyncClient, session_of
 from curtsy.core.admission import GUESTS
 from curtsy.core.errors import Reason
 from curtsy.crawling.start import acrawl
-from curtsy.http.sender import AiohttpSender
-from curtsy.system.clock import FakeClock
-from tests.client.fetching import DAWN, UNPACED, client, host_of, until
+from curtsy.http.sender import HttpSender
+from curtsy.testing import FakeClock
+from tests.client.fetching import DAWN, UNPACED, client, host_of
 from tests.client.keeping import dated
+from tests.support.polling import until
 from tests.support.site import Reply, Site, later, redirect, reset
 
 EVIL, OTHER = "evil.test", "other.test"
@@ -22,7 +23,7 @@ EVIL, OTHER = "evil.test", "other.test"
 
 def web_of(site: Site, **settings: Any) -> AsyncClient:
     """A client to which every name is the site."""
-    return client(sender=AiohttpSender(resolver=site.names), **settings)
+    return client(sender=HttpSender(resolver=site.names), **settings)
 
 
 def lead(site: Site, path: str, *, to: str = OTHER, by: str = EVIL, at: str = "/go") -> str:
@@ -145,7 +146,7 @@ async def test_a_kept_redirect_is_one_of_another_site_as_well(site: Site, tmp_pa
         await web.fetch(site.url("/go", host=EVIL))
         clock.advance(100)
         await web.fetch(site.url("/go", host=EVIL))
-        await until(lambda: site.count("/x") == 2 and not web._renewals)
+        await until(lambda: site.count("/x") == 2 and not session_of(web).revalidations)
         page = await web.fetch(site.url("/page", host=OTHER))
 
     assert site.count("/go") == 1

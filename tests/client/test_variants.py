@@ -11,9 +11,9 @@ import pytest
 from curtsy.core.errors import Reason
 from curtsy.core.message import SECOND
 from curtsy.core.variant import MOST_VARIANTS
-from curtsy.system.clock import FakeClock
-from tests.client.fetching import until
+from curtsy.testing import FakeClock
 from tests.client.keeping import HOUR, dated, keeping
+from tests.support.polling import until
 from tests.support.site import Reply, Site, Visit
 
 NAMES = ("X-Api-Key", "Authorization", "Cookie", "Accept-Language", "X-Tenant", "Referer", "X-Forwarded-For")

@@ -11,6 +11,7 @@ import pytest
 from curtsy.core.errors import FetchError, Reason, Unreachable
 from curtsy.limits import with_retry
 from tests.client.fetching import UNPACED, client
+from tests.support.polling import until
 from tests.support.site import Reply, Site
 
 ALONE: dict[str, Any] = {**UNPACED, "respect_robots": False, "breaker": False, "adapt": False}
@@ -139,7 +140,7 @@ async def test_with_retry_is_cancelled_at_once() -> None:
     """N2"""
     flaky = Flaky(refused(429, 1000.0))
     task = asyncio.ensure_future(with_retry(flaky))
-    await asyncio.sleep(0.01)
+    await until(lambda: flaky.calls)
 
     task.cancel()
 

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from curtsy.core.admission import admit
 from curtsy.core.amendment import Pause, Resume, Spend, Trip, amend
 from curtsy.core.budget import ALIKE, Day, joined, refunded
+from curtsy.core.dates import Calendar
 from curtsy.core.decision import Go, No, Wait
 from curtsy.core.errors import Reason
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
-from curtsy.core.policy import Calendar, Policy
+from curtsy.core.policy import Policy
 from tests.strategies import (
     ANY,
     DAY,
@@ -125,7 +126,7 @@ def test_no_history_of_the_clock_opens_a_second_budget(
     history: list[Event], zone: ZoneInfo, limit: int, concurrency: int | None
 ) -> None:
     """B4, B6, C19: clocks set back and forth by days, reboots, crashed holders, late answers."""
-    policy = BUDGET.replace(zone=zone, max_requests_per_day=limit, max_pages_per_day=0, concurrency=concurrency)
+    policy = BUDGET.replace(timezone=zone, max_requests_per_day=limit, max_pages_per_day=0, concurrency=concurrency)
     play = Play([policy], may_repeat=concurrency is not None)  # only a place tells a second answer from the first
 
     for event in history:
@@ -155,7 +156,7 @@ def test_no_history_of_the_clock_gets_more_pages_than_the_limit(
     history: list[Event], zone: ZoneInfo, limit: int, concurrency: int | None
 ) -> None:
     """B4, B5, C19: a page is set aside for each request that may bring one."""
-    policy = BUDGET.replace(zone=zone, max_requests_per_day=0, max_pages_per_day=limit, concurrency=concurrency)
+    policy = BUDGET.replace(timezone=zone, max_requests_per_day=0, max_pages_per_day=limit, concurrency=concurrency)
     play = Play([policy], may_repeat=concurrency is not None)
 
     play.run([event for event in history if not isinstance(event, Reboot)])
@@ -176,7 +177,7 @@ def test_whatever_the_clock_did_the_budget_opens_again_when_it_says(
 ) -> None:
     """C19: no clock closes a day for ever. A day has up to 25 h; after a jump it takes 24 h at most."""
     limits = {"max_requests_per_day": 0 if is_page else limit, "max_pages_per_day": limit if is_page else 0}
-    play = Play([BUDGET.replace(zone=zone, concurrency=None, **limits)])
+    play = Play([BUDGET.replace(timezone=zone, concurrency=None, **limits)])
     play.run([event for event in history if not isinstance(event, Answer)])
     decision = play.ask()
     while isinstance(decision, Go):
@@ -215,7 +216,7 @@ def test_charges_from_before_a_jump_end_one_by_one() -> None:
 )
 def test_zones_that_come_and_go_open_no_second_budget(history: list[Event], zones: list[ZoneInfo]) -> None:
     """B6: a setting that was changed, or processes in several zones that share a store."""
-    play = Play([BUDGET.replace(zone=zone, max_pages_per_day=0) for zone in zones])
+    play = Play([BUDGET.replace(timezone=zone, max_pages_per_day=0) for zone in zones])
 
     play.run(history)
 
@@ -247,7 +248,7 @@ def test_a_day_that_was_spent_stays_so_when_the_clock_comes_back(ask: Ask, jumps
 
 def test_processes_in_two_zones_have_one_budget_between_them() -> None:
     """B6: each rollover of the one would be a new day for the other."""
-    here, there = (BUDGET.replace(zone=ZoneInfo(name), max_pages_per_day=0) for name in ("UTC", "Asia/Tokyo"))
+    here, there = (BUDGET.replace(timezone=ZoneInfo(name), max_pages_per_day=0) for name in ("UTC", "Asia/Tokyo"))
     play = Play([here, there])
     for _ in range(24 * 6):
         for which in (1, 0):
@@ -389,7 +390,7 @@ def test_either_limit_may_be_unlimited_alone() -> None:
 @pytest.mark.parametrize("zone", ZONES, ids=str)
 def test_a_new_day_starts_with_a_full_budget(zone: ZoneInfo) -> None:
     """B6, B12: day change, at midnight of the configured zone, to the second."""
-    play = Play([FREE.replace(max_requests_per_day=1, zone=zone)])
+    play = Play([FREE.replace(max_requests_per_day=1, timezone=zone)])
     play.depart()
     refused = play.ask()
     assert isinstance(refused, No)
@@ -492,7 +493,7 @@ def test_a_budget_is_not_doubled_in_the_hour_that_comes_again() -> None:
     """B6: a zone that sets its clocks back over midnight has an hour of the old date after the new day began."""
     tz = ZoneInfo("America/St_Johns")
     last_evening = datetime(2010, 11, 6, 22, 0, tzinfo=tz)
-    play = Play([FREE.replace(max_requests_per_day=3, zone=tz)])
+    play = Play([FREE.replace(max_requests_per_day=3, timezone=tz)])
     play.epoch = int(last_evening.timestamp()) * SECOND
 
     for _ in range(4 * 360):
@@ -560,7 +561,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 def story(begins: datetime) -> list[tuple[object, ...]]:
     """What a host that is asked as often as it may be decides in some twenty minutes: waits, a breaker, the budget."""
-    policy = Policy(zone=BERLIN, max_requests_per_day=40, max_pages_per_day=30, breaker_cooldown=300.0)
+    policy = Policy(timezone=BERLIN, max_requests_per_day=40, max_pages_per_day=30, breaker_cooldown=300.0)
     play = Play([policy])
     play.epoch = int(begins.timestamp()) * SECOND
     told: list[tuple[object, ...]] = []
@@ -672,7 +673,7 @@ def test_days_that_went_two_ways_are_joined_with_all_that_was_spent(
     before: list[Event], theirs: list[Event], ours: list[Event], zone: ZoneInfo
 ) -> None:
     """B8, F55: what was counted while the store was out is not lost, whatever the calendars did meanwhile."""
-    store, alone = Play([BUDGET.replace(zone=zone)]), Play([BUDGET.replace(zone=zone)])
+    store, alone = Play([BUDGET.replace(timezone=zone)]), Play([BUDGET.replace(timezone=zone)])
     store.run(before)
     alone.host, alone.epoch, alone.at, alone.boot = store.host, store.epoch, store.at, store.boot
     base = store.host.days if store.host else ()
@@ -714,7 +715,7 @@ def test_what_is_left_after_a_jump_is_of_the_last_24_hours() -> None:
     noon = 1_800_057_600 + 12 * 3600
     days = Day(noon - 12 * 3600, noon, -60_000, 40, 40), Day(noon + 12 * 3600, noon, 0, 3, 2)
     host = Host(boot=1, written_at=1, earlier=days[0], day=days[1])
-    policy = Policy(zone=ZoneInfo("UTC"), max_requests_per_day=100, max_pages_per_day=50)
+    policy = Policy(timezone=ZoneInfo("UTC"), max_requests_per_day=100, max_pages_per_day=50)
 
     now, before = (admit(host, Now(Instant(10**6), second * SECOND, 1), policy)[1] for second in (noon, noon - 86_400))
 

@@ -243,7 +243,7 @@ def test_time_only_ever_shortens_what_a_record_lasts(history: list[Event], polic
 
 def test_a_host_that_was_left_alone_for_long_can_be_forgotten() -> None:
     """Design, section 4: a host is forgotten when its record says no more than a fresh one."""
-    play = Play([Policy(zone=FREE.zone)])
+    play = Play([Policy(timezone=FREE.timezone)])
     play.answer(play.depart(), GOOD)
 
     play.wait(4 * DAY)
@@ -277,7 +277,7 @@ def test_a_pause_that_is_over_keeps_no_record() -> None:
 @pytest.mark.parametrize("outcome", [BLOCKED, Outcome(Kind.SLOWED, 429)])
 def test_what_a_host_has_taught_us_is_kept_for_a_week(outcome: Outcome) -> None:
     """A raised delay, a breaker's history."""
-    play = Play([Policy(zone=FREE.zone)])
+    play = Play([Policy(timezone=FREE.timezone)])
 
     play.answer(play.depart(), outcome)
 

@@ -36,7 +36,7 @@ from tests.support.snapshot import Snapshot
 FOUND = parse_url("https://example.org/private/a")
 assert isinstance(FOUND, Url)
 PAGE: Url = FOUND
-POLICY = Policy(zone=UTC)
+POLICY = Policy(timezone=UTC)
 DAY = 1_794_700_800  # 2026-11-15
 
 

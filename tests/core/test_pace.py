@@ -98,7 +98,7 @@ def check_gaps(play: Play, history: list[Event]) -> None:
 
 
 PACED = [
-    Policy(max_requests_per_day=0, max_pages_per_day=0, concurrency=None, zone=FREE.zone),
+    Policy(max_requests_per_day=0, max_pages_per_day=0, concurrency=None, timezone=FREE.timezone),
     FREE.replace(qps=2.5),
     FREE.replace(qps=0.4, strategy="leaky_bucket", burst=5),
     FREE.replace(qps=4.0, strategy="sliding_window", delay=0.25),

@@ -13,19 +13,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from curtsy.core.dates import calendar
 from curtsy.core.errors import InvalidDomain, PolicyError
 from curtsy.core.message import SECOND, parse_domain
 from curtsy.core.pattern import matches
-from curtsy.core.policy import (
-    POLICY_FIELDS,
-    UNLIMITED,
-    LimitConfig,
-    Policies,
-    Policy,
-    calendar,
-    entry_name,
-    number,
-)
+from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy, entry_name
+from curtsy.core.setting import number, settings_of
 from tests.strategies import ANY
 from tests.support.said import missing
 from tests.support.snapshot import Snapshot
@@ -62,7 +55,7 @@ def test_the_most_specific_entry_wins_and_their_order_means_nothing(
     entries: list[str], domain: str, dice: random.Random
 ) -> None:
     """U9, B3, C6: an entry covers its host and all under it, on any port; one with a port that port."""
-    policies = {entry: Policy(category=entry) for entry in entries}
+    policies = {entry: Policy(domain_category=entry) for entry in entries}
     shuffled = list(policies.items())
     dice.shuffle(shuffled)
 
@@ -103,7 +96,7 @@ def test_the_most_specific_entry_wins_and_their_order_means_nothing(
 )
 def test_what_an_entry_covers(entry: str, domain: str, is_covered: bool) -> None:
     """U9, B3: subdomains, www. on either side, ports, addresses."""
-    policy = Policy(category="trusted")
+    policy = Policy(domain_category="trusted")
 
     policies = Policies(DEFAULT, {entry: policy})
 
@@ -248,12 +241,12 @@ NAN, INF = math.nan, math.inf
         ("on_429", ("ignore",), "obey, trip, retry"),
         ("robots_unreachable", (None,), "allow, disallow"),
         ("max_body", (0,), "1"),
-        ("zone", ("Europe/Berlin", 0), "ZoneInfo"),
+        ("timezone", ("Europe/Berlin", 0), "ZoneInfo"),
         ("deny_paths", ("/private", ["/private"], (1,)), "tuple"),
-        *((name, ("no",), "True") for name in ("denied", "allow_private", "adapt", "respect_robots")),
-        ("breaker", ("no", None), "True"),
-        ("category", (None,), "trusted"),
-        ("key", (3,), "None"),
+        *((name, ("no",), "true") for name in ("denied", "allow_private", "adapt", "respect_robots")),
+        ("breaker", ("no", None), "true"),
+        ("domain_category", (None,), "text"),
+        ("key", (3,), "text"),
     ],
     ids=lambda each: "" if isinstance(each, tuple) else each,
 )
@@ -362,7 +355,7 @@ def test_a_number_is_a_finite_number_and_nothing_else(value: Any) -> None:
         pytest.param({"entries": None}, "entries = None ", "dict", id="no entries"),
         pytest.param({"entries": ["a.org"]}, "entries = ['a.org'] ", "dict", id="list of entries"),
         pytest.param({"global_qps": -1}, "global_qps = -1 ", "0.8", id="negative rate"),
-        pytest.param({"global_qps": 1e-9}, "global_qps = 1e-09 ", "1 / 86400", id="tiny rate"),
+        pytest.param({"global_qps": 1e-9}, "global_qps = 1e-09 ", "1/86400", id="tiny rate"),
         pytest.param({"global_burst": 0}, "global_burst = 0 ", "1000000000000", id="no burst"),
         pytest.param({"user_agent": ""}, "user_agent = '' ", "", id="no user agent"),
     ],
@@ -423,7 +416,7 @@ def test_unlimited_limits_nothing() -> None:
     assert UNLIMITED.concurrency is None
     assert not UNLIMITED.breaker
     assert not UNLIMITED.interval_ns
-    assert set(POLICY_FIELDS).isdisjoint({"interval_us", "calendar", "lease_us"})
+    assert set(settings_of(Policy)).isdisjoint({"interval_us", "calendar", "lease_us"})
 
 
 @ANY

@@ -21,7 +21,7 @@ from curtsy.core.message import Headers, InvalidUrl, Request, Url, parse_url
 from curtsy.core.record import FetchRecord
 from curtsy.core.secrets import mask_line, mask_url
 from curtsy.crawling.frontier.protocol import Claimed, Found
-from curtsy.crawling.page import Skipped
+from curtsy.crawling.results import SkippedUrl
 
 SECRET = "geheim4711"
 TOKEN_URL = f"https://example.org/?access_token={SECRET}&page=2"
@@ -148,7 +148,7 @@ URL = parse_url(TOKEN_URL.replace("://", f"://user:{SECRET}@"))
         InvalidUrl(f"https://us er:{SECRET}@", "it has no host"),
         Request(URL, headers=Headers([("Cookie", SECRET), ("authorization", SECRET), ("Referer", TOKEN_URL)])),
         FetchRequest(TOKEN_URL, headers=Headers([("Authorization", SECRET)])),
-        Skipped(TOKEN_URL, "other_host", parent=TOKEN_URL),
+        SkippedUrl(TOKEN_URL, "other_host", parent=TOKEN_URL),
         Claimed(TOKEN_URL, "example.org", 0, 0, TOKEN_URL, 0, 0, 0, 0.0),
         Found([TOKEN_URL], parent=TOKEN_URL),
         Entry(TOKEN_URL, "", 200, (("Location", TOKEN_URL),), "", 0, 0.0),

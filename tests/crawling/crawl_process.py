@@ -8,13 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from curtsy.crawling.page import CrawledPage, Skipped
+from curtsy.crawling.results import CrawledPage, SkippedUrl
 from curtsy.crawling.start import acrawl
+from tests.support.polling import block_until
 from tests.support.warm import Process
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ class Standstill:
         """Count it."""
         self._left -= 1
 
-    def skipped(self, skipped: Skipped) -> None:
+    def skipped(self, skipped: SkippedUrl) -> None:
         """Pass it over."""
 
     def flush(self) -> None:
@@ -104,10 +104,7 @@ class CrawlProcess:
 
     def kill_when(self, condition: Callable[[], bool], within: float = 30.0) -> bool:
         """Kill it as soon as something is so; False if it had ended before."""
-        deadline = time.monotonic() + within
-        while self._process.poll() is None and not condition():
-            assert time.monotonic() < deadline, "the crawl does not come on"
-            time.sleep(0.001)
+        block_until(lambda: self._process.poll() is not None or condition(), within=within, every=0.001)
         is_killed = self._process.poll() is None
         self._process.send_signal(signal.SIGKILL)
         self.said, errors = self._process.communicate()

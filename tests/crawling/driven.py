@@ -1,14 +1,19 @@
-"""A shared frontier for those who do not await: each call runs on an event loop of its own until it is done."""
+"""Frontiers for tests that do not await: each call runs until it is done."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
+from time import monotonic
 from typing import Any, TypeVar
 
+from curtsy.crawling.frontier.local import LocalFrontier
 from curtsy.crawling.frontier.protocol import (
+    LEASE,
+    AsyncFrontier,
     Claimed,
+    Concurrency,
     Counts,
     Deferred,
     Done,
@@ -25,14 +30,19 @@ Result = TypeVar("Result")
 
 
 class Driven:
-    """A `RedisFrontier` as a `Frontier`, but for what only one process can have."""
+    """A frontier, with calls that block and one call for each end of a claim."""
 
-    def __init__(self, open: Callable[[], RedisFrontier]) -> None:
-        self._loop = asyncio.new_event_loop()
-        self.inner = open()
+    def __init__(self, inner: AsyncFrontier) -> None:
+        self.inner = inner
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return self._loop.run_until_complete(work)
+        """A frontier of one process never waits, so it needs no event loop."""
+        try:
+            work.send(None)
+        except StopIteration as stopped:
+            result: Result = stopped.value
+            return result
+        raise AssertionError("it waits")
 
     def add(
         self, urls: Iterable[str], *, depth: int = 0, priority: int = 0, parent: str | None = None, hops: int = 0
@@ -68,9 +78,12 @@ class Driven:
 
     def _end(self, ending: Ending, notes: Mapping[str, Any] | None = None) -> bool:
         try:
-            return self._run(self.inner.conclude([ending], notes))[0]
+            return self.conclude([ending], notes)[0]
         except Lapsed:
             return False
+
+    def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
+        return self._run(self.inner.conclude(endings, notes))
 
     def renew(self, claimed: Claimed) -> Claimed | None:
         return self._run(self.inner.renew(claimed))
@@ -84,8 +97,8 @@ class Driven:
     def busiest(self, limit: int) -> list[HostQueue]:
         return self._run(self.inner.busiest(limit))
 
-    def failures(self) -> Iterator[tuple[str, str]]:
-        return iter(self._run(self.inner.failures()))
+    def failures(self) -> list[tuple[str, str]]:
+        return self._run(self.inner.failures())
 
     def note(self, notes: Mapping[str, Any]) -> None:
         self._run(self.inner.note(notes))
@@ -94,15 +107,34 @@ class Driven:
         return self._run(self.inner.notes())
 
     def close(self) -> None:
+        self._run(self.inner.close())
+
+
+class OnLoop(Driven):
+    """A frontier on a server, with an event loop of its own."""
+
+    inner: RedisFrontier
+
+    def __init__(self, open: Callable[[], RedisFrontier]) -> None:
+        self._loop = asyncio.new_event_loop()
+        super().__init__(open())
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return self._loop.run_until_complete(work)
+
+    def close(self) -> None:
         if not self._loop.is_closed():
-            self._run(self.inner.close())
+            super().close()
             self._loop.close()
 
-    def mark_seen(self, urls: Iterable[str]) -> int:
-        raise NotImplementedError("a crawl of many machines does not need it")
 
-    def host_due(self, host: str, seconds: float) -> None:
-        raise NotImplementedError("a crawl of many machines does not need it")
-
-    def together(self) -> AbstractContextManager[None]:
-        raise NotImplementedError("many machines have no piece in common")
+def local(
+    path: Path | str | None = None,
+    *,
+    fresh: bool = False,
+    concurrency: Concurrency = 1,
+    lease: float = LEASE,
+    clock: Callable[[], float] = monotonic,
+) -> Driven:
+    """A frontier of one process: in a file, or in memory."""
+    return Driven(LocalFrontier(path, fresh=fresh, concurrency=concurrency, lease=lease, clock=clock))

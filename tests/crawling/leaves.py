@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from warcio.archiveiterator import ArchiveIterator
 
 from curtsy.core.message import Headers, Url, parse_url
-from curtsy.crawling.outputs import Output
 from curtsy.crawling.outputs.folder import Folder
 from curtsy.crawling.outputs.jsonlines import JsonLines
+from curtsy.crawling.outputs.protocol import Output
 from curtsy.crawling.outputs.skipped import SkippedCsv
 from curtsy.crawling.outputs.warc import Warc
-from curtsy.crawling.page import CrawledPage, Skipped
+from curtsy.crawling.results import CrawledPage, SkippedUrl
 
-Leaf = CrawledPage | Skipped
+Leaf = CrawledPage | SkippedUrl
 MOMENT = "2026-11-15T08:00:00.123Z"
 
 
@@ -49,10 +49,10 @@ def page(number: int = 0, body: bytes | None = None, **fields: Any) -> CrawledPa
     return CrawledPage(**{**given, **fields})
 
 
-def skip(number: int = 0) -> Skipped:
+def skip(number: int = 0) -> SkippedUrl:
     """A URL that was skipped; the same for the same number."""
     message = "It is said there. Leave it out."
-    return Skipped(f"https://example.org/no/{number}", "robots_disallowed", message, depth=1, at=MOMENT)
+    return SkippedUrl(f"https://example.org/no/{number}", "robots_disallowed", message, depth=1, at=MOMENT)
 
 
 # Any pages at all
@@ -73,7 +73,7 @@ def leaves(draw: st.DrawFn) -> list[Leaf]:
         url = parse_url(f"https://example.org/{number}/{draw(TEXT)}")
         assert isinstance(url, Url)
         if draw(st.integers(0, 3)) == 0:
-            made.append(Skipped(url.text, draw(TEXT), draw(TEXT), draw(st.none() | st.just(404)), number))
+            made.append(SkippedUrl(url.text, draw(TEXT), draw(TEXT), draw(st.none() | st.just(404)), number))
             continue
         made.append(
             page(
@@ -158,7 +158,7 @@ KINDS = [
 
 
 def write(output: Output, leaf: Leaf) -> None:
-    if isinstance(leaf, Skipped):
+    if isinstance(leaf, SkippedUrl):
         output.skipped(leaf)
     else:
         output.page(leaf)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import random
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from curtsy.core.errors import StoreError
 from curtsy.crawling.frontier.protocol import Claimed, Done, Ending, Found, Lapsed, host_of
 from curtsy.crawling.frontier.redis import RedisFrontier
 from tests.crawling.worker import links, page
+from tests.support.polling import block_until, until
 from tests.support.warm import Process
 
 IN_FLIGHT = 6
@@ -36,27 +38,29 @@ async def crawl(url: str, job: str, lease: float, pages: int) -> None:
     dice = random.Random()
     flying: list[Claimed] = []
     is_begun = False
-    while True:
+
+    async def is_over() -> bool:
+        """Crawl all pages that are due; return whether no pages are left."""
+        nonlocal is_begun
         try:
             if not is_begun:
                 await frontier.add(Found([page(0)]))
                 is_begun = True
-            claims = await frontier.claim(IN_FLIGHT - len(flying))
-            for claimed in claims:
-                say("claimed", claimed.url, time.monotonic(), claimed.leased_until)
-            flying += claims
-            if flying:
+            while True:
+                claims = await frontier.claim(IN_FLIGHT - len(flying))
+                for claimed in claims:
+                    say("claimed", claimed.url, time.monotonic(), claimed.leased_until)
+                flying.extend(claims)
+                if not flying:
+                    return await frontier.due_in() is None
                 count = dice.randint(1, len(flying))
                 await conclude(frontier, flying[:count], pages)
                 del flying[:count]
-                continue
-            due_in = await frontier.due_in()
-            if due_in is None:
-                break
-            await asyncio.sleep(min(due_in, 0.02))
         except StoreError as error:  # it pauses, and goes on by itself
             say("trouble", type(error).__name__, time.monotonic(), 0)
-            await asyncio.sleep(0.05)
+            return False
+
+    await until(is_over, within=math.inf, every=0.02)
     say("over", "-", time.monotonic(), 0)
     await frontier.close()
 
@@ -111,10 +115,7 @@ class Sharer:
 
     def wait_for_events(self, count: int) -> None:
         """Wait until it has said so much, or is over."""
-        deadline = time.monotonic() + 50
-        while len(self.events) < count and self.process.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
+        block_until(lambda: len(self.events) >= count or self.process.poll() is not None, within=50)
 
     def kill(self) -> None:
         """End it with SIGKILL."""
@@ -138,13 +139,7 @@ class Sharer:
 
 def busiest(sharers: Sequence[Sharer], count: int) -> Sharer:
     """Wait until one of them has said so much; which one."""
-    deadline = time.monotonic() + 50
-    while True:
-        found = max(sharers, key=lambda sharer: len(sharer.events))
-        if len(found.events) >= count:
-            return found
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    return block_until(lambda: [sharer for sharer in sharers if len(sharer.events) >= count], within=50)[0]
 
 
 def filters(sharers: Sequence[Sharer], pages: int) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from curtsy.crawling.committer import MOST_LINKS, Committer, Finished
-from curtsy.crawling.frontier.awaitable import AwaitableFrontier
-from curtsy.crawling.frontier.local import MemoryFrontier
+from curtsy.crawling.committer import Committer
+from curtsy.crawling.frontier.local import LocalFrontier
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done, Ending, Failed, Found, Lapsed
 from curtsy.crawling.outputs import open_output
+from curtsy.crawling.results import MOST_LINKS, Finished
 from curtsy.crawling.start import acrawl
 from tests.crawling.leaves import page
 from tests.crawling.web import QUICK, crawled, html
@@ -39,7 +39,7 @@ def test_the_time_between_an_answer_and_its_writing_is_no_pause(
     end: Done | Failed | Deferred, wanted: Done | Failed | Deferred
 ) -> None:
     """Issue 5: admission counts from its answer, and the frontier from when it is told."""
-    finished = Finished(CLAIMED, end, heard_at=10.0)
+    finished = Finished(CLAIMED, end, answered_at=10.0)
 
     assert finished.ending(10.25).end == wanted
 
@@ -52,11 +52,11 @@ def test_what_was_called_off_waits_from_when_it_is_written() -> None:
 # What has become another's.
 
 
-class Lost(AwaitableFrontier):
+class Lost(LocalFrontier):
     """A frontier that has given some claims to somebody else, and says so when it is asked, or only at the end."""
 
     def __init__(self, *lost: str, is_late: bool) -> None:
-        super().__init__(MemoryFrontier(concurrency=None))
+        super().__init__(concurrency=None)
         self._lost = lost
         self._is_late = is_late
 
@@ -96,7 +96,7 @@ async def test_what_has_become_another_s_is_neither_written_nor_counted(tmp_path
 
 async def test_links_of_a_page_with_very_many_are_added_some_at_a_time_and_in_order() -> None:
     """Issue 5: nobody waits for a hundred thousand links"""
-    frontier = AwaitableFrontier(MemoryFrontier(concurrency=None))
+    frontier = LocalFrontier(concurrency=None)
     committer = Committer(frontier, [])
     urls = [f"https://h.org/{number}" for number in range(2 * MOST_LINKS + 1)]
     sitemap = Found(["https://h.org/sitemap.xml"], 0, 200)

@@ -6,7 +6,7 @@ import pytest
 
 from curtsy.core.message import SECOND
 from curtsy.core.record import FetchRecord
-from curtsy.crawling.outputs.examples import Examples
+from curtsy.crawling.outputs.skipped import Examples
 from tests.client.fetching import TICK
 from tests.crawling.web import crawled, html, polite
 from tests.support.site import Reply, Site, Visit, redirect

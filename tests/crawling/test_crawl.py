@@ -13,10 +13,11 @@ import pytest
 
 import curtsy
 from curtsy.core.errors import PolicyError
+from curtsy.crawling.progress import CrawlSnapshot
 from curtsy.crawling.start import acrawl, crawl
-from curtsy.system.clock import FakeClock
-from tests.client.fetching import until
+from curtsy.testing import FakeClock
 from tests.crawling.web import QUICK, crawled, graph, html, polite
+from tests.support.polling import until
 from tests.support.site import Answer, Reply, Site, Visit, hang, later, redirect, reset
 from tests.support.snapshot import Snapshot
 
@@ -531,9 +532,9 @@ async def test_the_time_until_the_next_host_runs_down_while_it_waits(site: Site)
 async def test_whoever_asks_is_told_of_the_progress(site: Site) -> None:
     """Issue 5, point 8: at the beginning and at the end at least, and a fault of theirs stops nothing"""
     graph(site, {"/": ["/a"], "/a": []})
-    told: list[curtsy.Snapshot] = []
+    told: list[CrawlSnapshot] = []
 
-    def on_progress(snapshot: curtsy.Snapshot) -> None:
+    def on_progress(snapshot: CrawlSnapshot) -> None:
         told.append(snapshot)
         raise ValueError("of the listener's own")
 

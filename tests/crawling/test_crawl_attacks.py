@@ -7,30 +7,30 @@ import gzip
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from curtsy.client import AsyncClient
+from curtsy.client import AsyncClient, session_of
 from curtsy.core.amendment import Pause, Resume
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.crawling import jobs
-from curtsy.crawling.frontier.durable import SQLiteFrontier
 from curtsy.crawling.frontier.protocol import host_of
 from curtsy.crawling.frontier.worker_id import WorkerId
-from curtsy.crawling.page import CrawledPage
+from curtsy.crawling.results import CrawledPage
 from curtsy.crawling.start import acrawl, crawl
 from curtsy.crawling.web_crawler import WebCrawler
 from curtsy.engine.gate_steps import amended
-from curtsy.stores import Answer, Step
-from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
-from curtsy.system.clock import FakeClock
-from tests.client.fetching import until
+from curtsy.stores import Answer, Step, WrappedStore
+from curtsy.stores.memory import AsyncMemoryStore
+from curtsy.testing import FakeClock
+from tests.crawling.driven import local
 from tests.crawling.web import QUICK, crawled, graph, html, polite
 from tests.support.bounds import ends_within
+from tests.support.polling import until
 from tests.support.site import Reply, Site, Visit, hang, later, redirect
 from tests.support.snapshot import Snapshot
 
@@ -455,25 +455,20 @@ async def test_when_its_time_is_up_it_does_not_wait_for_those_in_line(site: Site
     assert (summary.ended, summary.queued, site.count()) == ("max_time", 1, 1)
 
 
-class SlowStore(AsyncMemoryStore):
+class SlowStore(WrappedStore):
     """A store that takes its time with hosts for as long as it is told to."""
 
-    is_immediate = False
-
     def __init__(self, clock: FakeClock) -> None:
-        super().__init__(MemoryStore(clock))
+        super().__init__(AsyncMemoryStore(clock))
         self.is_free = asyncio.Event()
         self.is_free.set()
-        self.held = 0
+        self.waiting = 0
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
         if key.startswith("host:") and not self.is_free.is_set():
-            self.held += 1
+            self.waiting += 1
             await self.is_free.wait()
         return await super().update(key, step)
-
-    async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        return [await self.update(key, step) for key, step in steps]
 
 
 async def test_a_page_that_has_come_is_not_thrown_away_by_a_stop(site: Site) -> None:
@@ -489,7 +484,7 @@ async def test_a_page_that_has_come_is_not_thrown_away_by_a_stop(site: Site) -> 
     site.on("/a", answer)
     async with acrawl(site.url("/"), **given, store=store) as crawl:
         running = asyncio.ensure_future(crawl.run())
-        await until(lambda: store.held)
+        await until(lambda: store.waiting)
         crawl.stop()
         for _ in range(20):  # turns of the event loop, in which it is called off if it can be
             await asyncio.sleep(0)
@@ -503,7 +498,7 @@ async def paused(client: AsyncClient, *hosts: str) -> None:
     """Pause hosts by hand, without an end."""
     for host in hosts:
         policy = client.policies.of(host)
-        await client.store.update(policy.key_for(host), amended(policy, Pause()))
+        await session_of(client).store.update(policy.key_for(host), amended(policy, Pause()))
 
 
 async def test_a_host_that_is_paused_without_end_does_not_keep_a_crawl_alive_for_ever(site: Site) -> None:
@@ -512,14 +507,14 @@ async def test_a_host_that_is_paused_without_end_does_not_keep_a_crawl_alive_for
     graph(site, {"/": [site.url("/x", host=sleeping), "/a"], "/a": []}, well)
     client = AsyncClient(**polite())
     await paused(client, host_of(site.url("/", host=sleeping)))
-    began = client.timers.now()
+    began = session_of(client).timers.now()
 
     async with client, acrawl(site.url("/", host=well), client=client, scope="any", patience=600.0) as crawl:
         summary = await crawl.run()
 
     assert (summary.ended, summary.fetched, summary.queued, summary.resume_in) == ("later", 2, 1, None)
-    assert "paused: resume" in summary.message
-    assert 600 <= client.timers.now() - began <= 800
+    assert "paused. Resume" in summary.message
+    assert 600 <= session_of(client).timers.now() - began <= 800
     assert site.count(host=sleeping) == 0
 
 
@@ -529,13 +524,13 @@ async def test_a_paused_host_that_is_resumed_in_time_is_gone_on_with(site: Site)
     client = AsyncClient(**polite())
     host = host_of(site.url("/"))
     await paused(client, host)
-    began = client.timers.now()
+    began = session_of(client).timers.now()
 
     async with client, acrawl(site.url("/"), client=client, patience=30 * 86_400.0) as crawl:
         running = asyncio.ensure_future(crawl.run())
-        await until(lambda: client.timers.now() - began > 300)
+        await until(lambda: session_of(client).timers.now() - began > 300)
         policy = client.policies.of(host)
-        await client.store.update(policy.key_for(host), amended(policy, Resume()))
+        await session_of(client).store.update(policy.key_for(host), amended(policy, Resume()))
         summary = await running
 
     assert (summary.ended, summary.fetched) == ("done", 2)
@@ -550,7 +545,7 @@ async def test_totals_that_make_no_sense_are_told_and_nothing_is_touched(
     output = tmp_path / "pages.jsonl"
     await crawled(site, job=job, max_pages=2, outputs=output)
     before = output.read_bytes()
-    with closing(SQLiteFrontier(job / jobs.FRONTIER)) as frontier:
+    with closing(local(job / jobs.FRONTIER)) as frontier:
         frontier.note({"totals": {"fetched": "many"}})
 
     with pytest.raises(StoreError, match="totals") as told:
@@ -567,7 +562,7 @@ async def test_totals_that_make_no_sense_are_told_and_nothing_is_touched(
 def test_a_job_is_removed_with_all_who_worked_on_it_from_its_folder(tmp_path: Path) -> None:
     """Issue 5: and nothing else"""
     job = tmp_path / "job"
-    SQLiteFrontier(job / jobs.FRONTIER).close()
+    local(job / jobs.FRONTIER).close()
     first, second = WorkerId(job), WorkerId(job)
     names = {first.name, second.name}
     first.close()

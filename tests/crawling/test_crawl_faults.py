@@ -11,21 +11,22 @@ import sys
 import textwrap
 import time
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp.abc import AbstractResolver, ResolveResult
 
 from curtsy.core.errors import NotWritten
 from curtsy.core.message import SECOND
-from curtsy.crawling.page import CrawledPage, Skipped
+from curtsy.crawling.results import CrawledPage, SkippedUrl
 from curtsy.crawling.start import acrawl
 from curtsy.http.address import TableResolver
-from curtsy.http.sender import AiohttpSender
-from curtsy.system.clock import FakeClock
+from curtsy.http.sender import HttpSender
+from curtsy.testing import FakeClock
 from tests.crawling.web import QUICK, crawled, graph, html, polite
+from tests.support.polling import block_until, steady
 from tests.support.site import Reply, Site, Visit, reset
 from tests.support.warm import Process
 
@@ -279,13 +280,8 @@ def test_on_a_full_disk_it_pauses_and_goes_on_when_there_is_room(site: Site, tmp
     words, pipe = (textwrap.dedent(PROGRAM), json.dumps(options), "40000", room), subprocess.PIPE
     process: Process[str] = Process("tests.support.program", *words, text=True, stdout=pipe, stderr=pipe)
     assert process.stderr is not None
-    deadline = time.monotonic() + 30
-    seen = -1
-    while seen != site.count() or not output.exists() or output.stat().st_size < 1000:  # until it asks for nothing more
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.stderr.read()
-        seen = site.count()
-        time.sleep(0.5)
+    block_until(lambda: output.exists() and output.stat().st_size >= 1000, process)
+    block_until(steady(site.count), process, every=0.5)  # until it asks for nothing more
     asked = site.count()
 
     room.touch()
@@ -314,7 +310,7 @@ class Balky:
     def page(self, page: CrawledPage) -> None:
         """Take it."""
 
-    def skipped(self, skipped: Skipped) -> None:
+    def skipped(self, skipped: SkippedUrl) -> None:
         """Pass it over."""
 
     def flush(self) -> None:
@@ -364,22 +360,17 @@ async def test_a_program_is_told_that_not_all_could_be_written(site: Site) -> No
 # What a name may come to.
 
 
-class Nowhere(AbstractResolver):
+class Nowhere:
     """A resolver that has no answer, and says why; from the fifth question on it knows the name."""
 
     def __init__(self, site: Site, why: int) -> None:
         self._known, self._why, self._asked = TableResolver(site.names), why, 0
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
+    async def resolve(self, host: str) -> Sequence[str]:
         self._asked += 1
         if self._asked < 5:
             raise socket.gaierror(self._why, "no address")
-        return await self._known.resolve(host, port, family)
-
-    async def close(self) -> None:
-        """Do nothing."""
+        return await self._known.resolve(host)
 
 
 @pytest.mark.parametrize(
@@ -395,7 +386,7 @@ async def test_a_name_that_does_not_exist_is_not_waited_for(
     clock = manners["clock"]
     began = clock.now().at
 
-    sender = AiohttpSender(resolver=Nowhere(site, why))
+    sender = HttpSender(resolver=Nowhere(site, why))
     async with acrawl(site.url("/", host="shop.test"), **manners, sender=sender) as crawl:
         found = [page async for page in crawl]
 

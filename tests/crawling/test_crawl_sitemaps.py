@@ -17,6 +17,7 @@ import pytest
 from curtsy.crawling.start import acrawl
 from tests.crawling.crawl_process import ROOT
 from tests.crawling.web import QUICK, crawled, html
+from tests.support.polling import until
 from tests.support.site import Reply, Site, Visit, redirect
 
 
@@ -141,8 +142,7 @@ async def test_the_number_of_sitemaps_holds_over_all_parts_of_a_job(site: Site, 
         async with acrawl(site.url("/"), **QUICK, sitemaps=True, max_sitemaps=60, job=job) as crawl:
             running = asyncio.ensure_future(crawl.run())
             seen = sitemaps_asked(site)
-            while sitemaps_asked(site) < seen + 15 and not running.done():  # noqa: ASYNC110 -- the site is in a thread
-                await asyncio.sleep(0.005)
+            await until(lambda: sitemaps_asked(site) >= seen + 15 or running.done())  # noqa: B023
             crawl.stop()
             await running
     _, done = await crawled(site, sitemaps=True, max_sitemaps=60, job=job)

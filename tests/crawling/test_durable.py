@@ -6,7 +6,6 @@ import contextlib
 import os
 import random
 import re
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -19,9 +18,11 @@ from pathlib import Path
 import pytest
 
 from curtsy.core.errors import StoreError
-from curtsy.crawling.frontier.durable import SCHEMA, SQLiteFrontier
-from curtsy.crawling.frontier.protocol import Claimed, Counts
+from curtsy.crawling.frontier.protocol import Claimed, Counts, Deferred, Done, Ending, Found
+from curtsy.crawling.frontier.sqlite_table import FORMAT
+from tests.crawling.driven import Driven, local
 from tests.crawling.worker import IN_FLIGHT, ROOT, Worker, page
+from tests.support.small_disk import small_disk
 from tests.support.snapshot import Snapshot
 
 PAGE = 1024
@@ -34,21 +35,19 @@ def path(tmp_path: Path) -> Path:
 
 
 def fill(path: Path) -> None:
-    frontier = SQLiteFrontier(path)
+    frontier = local(path)
     frontier.add(URLS, parent="https://example.org/")
     for claimed in frontier.claim(5):
         frontier.done(claimed, notes={"output": 100})
     frontier.close()
 
 
-def drain(frontier: SQLiteFrontier) -> list[str]:
+def drain(frontier: Driven) -> list[str]:
     """Claim and finish everything there is."""
     got = []
     while claims := frontier.claim(100):
-        with frontier.together():
-            for claimed in claims:
-                got.append(claimed.url)
-                frontier.done(claimed)
+        got += [claimed.url for claimed in claims]
+        frontier.conclude([Ending(claimed, Done()) for claimed in claims])
     return got
 
 
@@ -85,7 +84,7 @@ def crawl_with_kills(folder: Path, shape: str, pages: int, kills: int) -> None:
     assert set(output.values()) == {1}, "a page is there twice"
     assert set(journal) == wanted
     assert journal.total() - pages <= kills * IN_FLIGHT, "more was asked for again than was in flight"
-    frontier = SQLiteFrontier(folder / "frontier.sqlite")
+    frontier = local(folder / "frontier.sqlite")
     assert frontier.counts() == Counts(queued=0, leased=0, done=pages, failed=0, hosts=7)
     frontier.close()
     assert is_sound(folder / "frontier.sqlite")
@@ -110,16 +109,16 @@ def test_a_page_that_kills_its_reader_is_told_by_its_tries(path: Path) -> None:
     """A parser in C has crashed on a page before: whoever claims it again can be careful."""
     program = """
         import os, signal, sys
-        from curtsy.crawling.frontier.durable import SQLiteFrontier
+        from tests.crawling.driven import local
 
-        frontier = SQLiteFrontier(sys.argv[1])
+        frontier = local(sys.argv[1])
         frontier.add(["https://example.org/deadly"])
         print(frontier.claim()[0].tries, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     """
 
     assert [run(program, path).stdout for _ in range(3)] == ["0\n", "1\n", "2\n"]
-    frontier = SQLiteFrontier(path)
+    frontier = local(path)
     [claimed] = frontier.claim()
     assert claimed.tries == 3
     frontier.defer(claimed, 0)
@@ -132,7 +131,7 @@ def test_a_page_that_kills_its_reader_is_told_by_its_tries(path: Path) -> None:
 
 def test_everything_is_there_when_it_is_opened_again(path: Path) -> None:
     fill(path)
-    frontier = SQLiteFrontier(path)
+    frontier = local(path)
 
     assert frontier.counts() == Counts(queued=595, leased=0, done=5, failed=0, hosts=10)
     assert frontier.notes() == {"output": 100}
@@ -144,14 +143,14 @@ def test_everything_is_there_when_it_is_opened_again(path: Path) -> None:
 def test_the_pages_of_each_host_and_what_was_left_out_are_there_when_it_is_opened_again(path: Path) -> None:
     """Issue 5"""
     one, two = "https://a.org/1", "https://a.org/2"
-    frontier = SQLiteFrontier(path)
+    frontier = local(path)
     frontier.add([one, two])
     [claimed] = frontier.claim()
     frontier.done(claimed, is_page=True)
     frontier.pass_over(one, two)
     frontier.close()
 
-    frontier = SQLiteFrontier(path)
+    frontier = local(path)
 
     assert frontier.pass_over(two, one)
     assert [claimed.host_pages for claimed in frontier.claim()] == [1]
@@ -159,12 +158,12 @@ def test_the_pages_of_each_host_and_what_was_left_out_are_there_when_it_is_opene
 
 
 def test_what_was_out_waits_again_and_an_old_claim_is_worth_nothing(path: Path) -> None:
-    frontier = SQLiteFrontier(path)
+    frontier = local(path)
     frontier.add(URLS[:1])
     [old] = frontier.claim()
     frontier.close()
 
-    frontier = SQLiteFrontier(path)
+    frontier = local(path)
     assert not frontier.done(old)
     [claimed] = frontier.claim()
     assert (claimed.url, claimed.tries) == (old.url, 1)
@@ -173,7 +172,7 @@ def test_what_was_out_waits_again_and_an_old_claim_is_worth_nothing(path: Path) 
 
 def test_fresh_begins_anew(path: Path) -> None:
     fill(path)
-    frontier = SQLiteFrontier(path, fresh=True)
+    frontier = local(path, fresh=True)
 
     assert frontier.counts() == Counts(queued=0, leased=0, done=0, failed=0, hosts=0)
     assert frontier.notes() == {}
@@ -189,7 +188,7 @@ def test_a_file_is_only_its_owners_to_read(path: Path) -> None:
 
 
 def test_a_closed_frontier_is_an_error_that_says_so(path: Path, snapshot: Snapshot) -> None:
-    frontier = SQLiteFrontier(path)
+    frontier = local(path)
     frontier.close()
 
     with pytest.raises(StoreError) as told:
@@ -198,22 +197,22 @@ def test_a_closed_frontier_is_an_error_that_says_so(path: Path, snapshot: Snapsh
     snapshot(str(told.value))
 
 
-def test_a_block_that_raises_is_taken_back_and_its_claims_go_on(path: Path) -> None:
-    frontier = SQLiteFrontier(path)
+def test_a_conclusion_that_raises_is_taken_back_and_its_claims_go_on(path: Path) -> None:
+    frontier = local(path)
     frontier.add(URLS[:30])
     claims = frontier.claim(3)
     counts = frontier.counts()
 
-    def fail_halfway() -> None:
-        with frontier.together():
-            frontier.add(["https://new.example.org/"])
-            frontier.done(claims[0], notes={"output": 1})
-            frontier.defer(claims[1], 50)
-            frontier.claim(5)
+    class Links(list[str]):
+        """URLs that cannot all be read."""
+
+        def __iter__(self) -> Iterator[str]:
+            yield "https://new.example.org/"
             raise KeyboardInterrupt
 
+    endings = [Ending(claims[0], Done()), Ending(claims[1], Deferred(50)), Ending(claims[2], Done(), [Found(Links())])]
     with pytest.raises(KeyboardInterrupt):
-        fail_halfway()
+        frontier.conclude(endings, {"output": 1})
 
     assert frontier.counts() == Counts(counts.queued, 3, 0, 0, 10)
     assert frontier.notes() == {}
@@ -227,14 +226,14 @@ def test_a_block_that_raises_is_taken_back_and_its_claims_go_on(path: Path) -> N
 
 def test_a_second_process_is_refused_and_told_who_has_it(path: Path, snapshot: Snapshot) -> None:
     """F42"""
-    frontier = SQLiteFrontier(path)
+    frontier = local(path)
     program = """
         import sys
         from curtsy.core.errors import StoreError
-        from curtsy.crawling.frontier.durable import SQLiteFrontier
+        from tests.crawling.driven import local
 
         try:
-            SQLiteFrontier(sys.argv[1], fresh=len(sys.argv) > 2)
+            local(sys.argv[1], fresh=len(sys.argv) > 2)
         except StoreError as error:
             print(error)
     """
@@ -251,10 +250,10 @@ def test_a_second_process_is_refused_and_told_who_has_it(path: Path, snapshot: S
 
 def test_a_second_frontier_in_one_process_is_refused_as_well(path: Path) -> None:
     """F42"""
-    frontier = SQLiteFrontier(path)
+    frontier = local(path)
 
     with pytest.raises(StoreError, match=f"process {os.getpid()}"):
-        SQLiteFrontier(path)
+        local(path)
     frontier.add(URLS)
     frontier.close()
     fill(path)
@@ -262,16 +261,14 @@ def test_a_second_frontier_in_one_process_is_refused_as_well(path: Path) -> None
 
 def test_a_deleted_lock_lets_nobody_in(path: Path) -> None:
     """F42: SQLite's own lock is held, too."""
-    frontier = SQLiteFrontier(path)
+    frontier = local(path)
     frontier.add(URLS)
     Path(f"{path}.lock").unlink()
 
-    done = run(
-        "import sys; from curtsy.crawling.frontier.durable import SQLiteFrontier; SQLiteFrontier(sys.argv[1])", path
-    )
+    done = run("import sys; from tests.crawling.driven import local; local(sys.argv[1])", path)
 
     error, _, told = done.stderr.splitlines()[-1].partition(": ")
-    assert error.endswith(".Taken")
+    assert error.endswith(".FileInUse")
     assert str(path) in told
     assert len(drain(frontier)) == len(URLS)
     frontier.close()
@@ -282,9 +279,9 @@ def test_a_forked_child_neither_uses_nor_keeps_what_is_its_parents(path: Path, s
     program = """
         import os, subprocess, sys
         from curtsy.core.errors import StoreError
-        from curtsy.crawling.frontier.durable import SQLiteFrontier
+        from tests.crawling.driven import local
 
-        frontier = SQLiteFrontier(sys.argv[1])
+        frontier = local(sys.argv[1])
         frontier.add(["https://host0.example.org/page/0"])
         wait, go = os.pipe()
         child = os.fork()
@@ -319,7 +316,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 
 
 def use(path: Path) -> None:
-    with contextlib.closing(SQLiteFrontier(path)) as frontier:
+    with contextlib.closing(local(path)) as frontier:
         frontier.add(URLS)
         drain(frontier)
         frontier.notes()
@@ -377,7 +374,7 @@ def test_a_damaged_file_is_an_error_that_says_what_to_do_and_is_left_alone(
         assert str(path) in str(told.value)
 
     assert path.read_bytes() == ruin
-    frontier = SQLiteFrontier(path, fresh=True)
+    frontier = local(path, fresh=True)
     assert frontier.add(URLS) == len(URLS)
     frontier.close()
 
@@ -390,8 +387,8 @@ def test_no_damage_whatever_is_another_error(path: Path, seed: int) -> None:
     victim = path
     if seed % 3 == 0:
         run(
-            "import os, sys; from curtsy.crawling.frontier.durable import SQLiteFrontier;"
-            " f = SQLiteFrontier(sys.argv[1]); [f.add([f'https://more.org/{n}']) for n in range(50)]; os._exit(0)",
+            "import os, sys; from tests.crawling.driven import local;"
+            " f = local(sys.argv[1]); [f.add([f'https://more.org/{n}']) for n in range(50)]; os._exit(0)",
             path,
         )
         victim = Path(f"{path}-wal")
@@ -419,7 +416,7 @@ def test_another_programs_database_is_left_alone(path: Path, snapshot: Snapshot)
     other.close()
 
     with pytest.raises(StoreError) as told:
-        SQLiteFrontier(path)
+        local(path)
     snapshot(str(told.value))
     other = sqlite3.connect(path)
     assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("diary",)]
@@ -430,10 +427,10 @@ def test_a_file_of_an_earlier_version_is_brought_up_to_date(path: Path) -> None:
     fill(path)
     other = sqlite3.connect(path)
     other.execute("ALTER TABLE hosts DROP COLUMN pages")
-    other.execute(f"PRAGMA user_version = {len(SCHEMA) - 1}")
+    other.execute(f"PRAGMA user_version = {len(FORMAT.schema) - 1}")
     other.close()
 
-    frontier = SQLiteFrontier(path)
+    frontier = local(path)
 
     assert frontier.counts() == Counts(queued=595, leased=0, done=5, failed=0, hosts=10)
     assert {claimed.host_pages for claimed in frontier.claim(10)} == {0}
@@ -446,8 +443,8 @@ def test_a_file_of_a_later_version_is_left_alone(path: Path, snapshot: Snapshot)
     other.execute("PRAGMA user_version = 99")
     other.close()
 
-    with pytest.raises(StoreError, match=rf"\b99\b.*\b{len(SCHEMA)}\b") as told:
-        SQLiteFrontier(path)
+    with pytest.raises(StoreError, match=rf"\b99\b.*\b{len(FORMAT.schema)}\b") as told:
+        local(path)
 
     snapshot(str(told.value))
 
@@ -457,7 +454,7 @@ def test_a_path_that_cannot_be_a_file_is_an_error_that_says_so(tmp_path: Path, w
     (tmp_path / "file").touch()
 
     with pytest.raises(StoreError) as told:
-        SQLiteFrontier(tmp_path if what == "a directory" else tmp_path / "file" / "frontier.sqlite")
+        local(tmp_path if what == "a directory" else tmp_path / "file" / "frontier.sqlite")
 
     snapshot(str(told.value))
 
@@ -468,13 +465,8 @@ def test_a_path_that_cannot_be_a_file_is_an_error_that_says_so(tmp_path: Path, w
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 16 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode != 0:
-        pytest.skip("a small disk cannot be mounted here: run the tests as root to see them all")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    with small_disk(tmp_path, 16) as place:
+        yield place
 
 
 def repeat(work: Callable[[], None]) -> None:
@@ -485,7 +477,7 @@ def repeat(work: Callable[[], None]) -> None:
 
 def test_a_full_disk_is_an_error_and_room_on_it_the_end_of_that(disk: Path, snapshot: Snapshot) -> None:
     """F40: what was committed is kept, nothing is lost, and the same frontier goes on."""
-    frontier = SQLiteFrontier(disk / "frontier.sqlite")
+    frontier = local(disk / "frontier.sqlite")
     frontier.add(URLS)
     claims = frontier.claim(4)
     ballast = disk / "ballast"
@@ -525,18 +517,17 @@ def test_a_full_disk_is_an_error_and_room_on_it_the_end_of_that(disk: Path, snap
 
 COUNT = """
     import re, resource, sys
-    from curtsy.crawling.frontier.durable import SQLiteFrontier
+    from curtsy.crawling.frontier.protocol import Done, Ending
+    from tests.crawling.driven import local
 
     many, hosts = int(sys.argv[2]), int(sys.argv[3])
-    frontier = SQLiteFrontier(sys.argv[1])
+    frontier = local(sys.argv[1])
     frontier.add(f"https://big.org/articles/2026/page-{number}" for number in range(many))
     frontier.add(f"https://small{number}.org/" for number in range(hosts))
     first = frontier.claim(hosts + 1)
     assert len({claimed.host for claimed in first}) == hosts + 1
     for start in range(0, len(first), 1000):
-        with frontier.together():
-            for claimed in first[start : start + 1000]:
-                frontier.done(claimed)
+        frontier.conclude([Ending(claimed, Done()) for claimed in first[start : start + 1000]])
     assert frontier.counts().queued == many - 1
     assert [claimed.host for claimed in frontier.claim(9)] == ["big.org"]
     if sys.platform == "linux":  # where ru_maxrss begins at what the parent had

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp.abc import ResolveResult
 
 from curtsy.crawling.running_fetches import GLANCE
 from curtsy.crawling.start import acrawl
 from curtsy.http.address import TableResolver
-from curtsy.http.sender import AiohttpSender
-from tests.client.fetching import until
+from curtsy.http.sender import HttpSender
 from tests.crawling.web import QUICK, html
+from tests.support.polling import steady, until
 from tests.support.site import Reply, Site, Visit, hang, later
 
 HONEST, THIRD = "honest.test", "third.test"
@@ -64,7 +63,7 @@ async def pages_of_honest(
     site: Site, seeds: list[str], enough: int, *, names: Names | TableResolver | None = None, **given: Any
 ) -> int:
     """Crawl until the honest host was asked so often; the requests of all others till then."""
-    sender = AiohttpSender(resolver=Names() if names is None else names)
+    sender = HttpSender(resolver=Names() if names is None else names)
     given = {"max_concurrent": 16} | given
     async with acrawl(seeds, **QUICK, scope="host", sender=sender, **given) as crawl:
         running = asyncio.ensure_future(crawl.run())
@@ -137,7 +136,7 @@ async def test_a_domain_or_an_address_that_is_alone_has_all_places(site: Site, k
     """Q1: a share is for others' sake"""
     site.on("/*", lambda visit: hang())
     seeds = crowd(site, kind)[:100]
-    sender = AiohttpSender(resolver=Names())
+    sender = HttpSender(resolver=Names())
 
     async with acrawl(seeds, **QUICK, scope="host", sender=sender, max_concurrent=16) as crawl:
         running = asyncio.ensure_future(crawl.run())
@@ -165,12 +164,12 @@ async def test_hosts_that_are_asked_again_at_once_hold_no_more_than_a_quarter_of
     site.on("/*", first_later_then_never)
     site.robots()
     seeds = [*crowd(site, kind)[:40], chain(site)]
-    sender = AiohttpSender(resolver=Names())
+    sender = HttpSender(resolver=Names())
 
     async with acrawl(seeds, **QUICK, scope="host", sender=sender, max_concurrent=16) as crawl:
         running = asyncio.ensure_future(crawl.run())
         await until(lambda: site.count() - site.count(host=HONEST) >= 84)  # robots.txt and page of each, and 4 again
-        await asyncio.sleep(1.0)
+        await until(steady(lambda: site.count() - site.count(host=HONEST)), every=1.0)
         before = site.count(host=HONEST)
         await until(lambda: site.count(host=HONEST) >= before + 50, within=10.0)
         crawl.stop()
@@ -187,22 +186,20 @@ class SlowNames(TableResolver):
         super().__init__(Names())
         self._seconds = seconds
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
+    async def resolve(self, host: str) -> Sequence[str]:
         """The addresses of a name."""
         if host != HONEST:
             await asyncio.sleep(self._seconds)
         if host.endswith("nowhere.test"):
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return await super().resolve(host, port, family)
+        return await super().resolve(host)
 
 
 async def test_hosts_whose_names_are_looked_up_slowly_hold_no_more_than_a_quarter_of_the_places(site: Site) -> None:
     """Q1, F61: else domains at one address had more places if only their name server takes its time"""
     site.on("/*", lambda visit: hang())
     seeds = [*crowd(site, "domains")[:40], chain(site)]
-    sender = AiohttpSender(resolver=SlowNames(3 * GLANCE))
+    sender = HttpSender(resolver=SlowNames(3 * GLANCE))
 
     async with acrawl(seeds, **QUICK, scope="host", sender=sender, max_concurrent=16) as crawl:
         running = asyncio.ensure_future(crawl.run())
@@ -231,7 +228,7 @@ async def test_hosts_whose_names_are_not_looked_up_at_all_hold_nobody_up(site: S
 async def test_names_that_are_looked_up_slowly_and_in_vain_fail_once(site: Site) -> None:
     """F61: they are not put off for ever"""
     seeds = [site.url("/", host=f"h{number}.{number}-nowhere.test") for number in range(8)]
-    sender = AiohttpSender(resolver=SlowNames(2 * GLANCE))
+    sender = HttpSender(resolver=SlowNames(2 * GLANCE))
 
     async with acrawl(seeds, **QUICK, scope="host", sender=sender, max_concurrent=16, max_retries=0) as crawl:
         summary = await crawl.run()
@@ -254,7 +251,7 @@ async def test_a_site_that_names_many_urls_of_another_delays_none_of_its_pages(
     site.robots(f"Sitemap: {site.url('/s.xml', host='evil.test')}" if way == "sitemap" else "", host="evil.test")
     site.page("/s.xml", f"<urlset>{listed}</urlset>", content_type="text/xml", host="evil.test")
     seeds = [site.url("/", host="evil.test"), chain(site)]
-    sender = AiohttpSender(resolver=Names())
+    sender = HttpSender(resolver=Names())
 
     given = {**QUICK, "concurrency": 1, "max_time": 10.0}
 

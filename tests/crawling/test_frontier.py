@@ -26,13 +26,11 @@ from hypothesis.stateful import (
 )
 
 from curtsy.core.message import SECOND
-from curtsy.crawling.frontier.durable import SQLiteFrontier
-from curtsy.crawling.frontier.local import MemoryFrontier
 from curtsy.crawling.frontier.partition import GRACE
-from curtsy.crawling.frontier.protocol import Claimed, Concurrency, Counts, Frontier, Room, host_of
+from curtsy.crawling.frontier.protocol import Claimed, Concurrency, Counts, Done, Ending, Found, Room, host_of
 from curtsy.crawling.frontier.redis import RedisFrontier
 from curtsy.crawling.frontier.redis_jobs import PRESENCE
-from tests.crawling.driven import Driven
+from tests.crawling.driven import Driven, OnLoop, local
 from tests.strategies import ANY
 from tests.support.redis_server import RedisServer
 
@@ -56,7 +54,7 @@ class Time:
 class Make(Protocol):
     """Opens a frontier on a clock, and closes it at the end."""
 
-    def __call__(self, *, concurrency: Concurrency = 1) -> Frontier: ...
+    def __call__(self, *, concurrency: Concurrency = 1) -> Driven: ...
 
 
 @pytest.fixture
@@ -66,8 +64,8 @@ def time() -> Time:
 
 def on_server(
     server: RedisServer, job: str, concurrency: Concurrency, clock: Callable[[], float], partitions: int
-) -> Driven:
-    return Driven(
+) -> OnLoop:
+    return OnLoop(
         lambda: RedisFrontier(
             server.url, job, concurrency=concurrency, lease=LEASE, partitions=partitions, clock=clock, timeout=30.0
         )
@@ -78,13 +76,13 @@ def on_server(
 def make(request: pytest.FixtureRequest, time: Time, tmp_path: Path) -> Iterator[Make]:
     with ExitStack() as opened:
 
-        def make(*, concurrency: Concurrency = 1) -> Frontier:
-            frontier: Frontier
+        def make(*, concurrency: Concurrency = 1) -> Driven:
+            frontier: Driven
             if request.param == "memory":
-                frontier = MemoryFrontier(concurrency=concurrency, lease=LEASE, clock=time)
+                frontier = local(concurrency=concurrency, lease=LEASE, clock=time)
             elif request.param == "sqlite":
                 path = tmp_path / "frontier.sqlite"
-                frontier = SQLiteFrontier(path, concurrency=concurrency, lease=LEASE, clock=time)
+                frontier = local(path, concurrency=concurrency, lease=LEASE, clock=time)
             else:
                 # One partition, for only within one do hosts take turns strictly.
                 job = f"contract {next(_jobs)}"
@@ -96,7 +94,7 @@ def make(request: pytest.FixtureRequest, time: Time, tmp_path: Path) -> Iterator
 
 
 @pytest.fixture
-def frontier(make: Make) -> Frontier:
+def frontier(make: Make) -> Driven:
     return make()
 
 
@@ -114,7 +112,7 @@ def texts(claims: list[Claimed]) -> list[str]:
 # Adding
 
 
-def test_a_url_is_added_once_ever(frontier: Frontier) -> None:
+def test_a_url_is_added_once_ever(frontier: Driven) -> None:
     assert frontier.add(urls("a.org", 1, 2, 1)) == 2
     assert frontier.add(urls("a.org", 2, 3), depth=5, priority=9) == 1
     [claimed] = frontier.claim()
@@ -124,7 +122,7 @@ def test_a_url_is_added_once_ever(frontier: Frontier) -> None:
     assert frontier.counts() == Counts(queued=2, leased=0, done=1, failed=0, hosts=1)
 
 
-def test_urls_that_differ_in_scheme_port_or_query_are_different(frontier: Frontier) -> None:
+def test_urls_that_differ_in_scheme_port_or_query_are_different(frontier: Driven) -> None:
     given = ["http://a.org/", "https://a.org/", "https://a.org:8443/", "https://a.org/?x", "https://a.org/?y"]
 
     assert frontier.add(given) == 5
@@ -138,7 +136,7 @@ def test_urls_that_differ_in_scheme_port_or_query_are_different(frontier: Fronti
     assert frontier.counts().hosts == 2
 
 
-def test_many_long_urls_come_in_order_and_once(frontier: Frontier) -> None:
+def test_many_long_urls_come_in_order_and_once(frontier: Driven) -> None:
     given = urls("a.org", *(f"{'x' * 900}{number}" for number in range(250)))
     frontier.add(given, depth=2, parent="https://a.org/")
     frontier.add(urls("a.org", "soon"), depth=1)
@@ -156,7 +154,7 @@ def test_many_long_urls_come_in_order_and_once(frontier: Frontier) -> None:
 
 def test_long_urls_wait_in_a_fraction_of_their_memory() -> None:
     """F01"""
-    frontier = MemoryFrontier()
+    frontier = local()
 
     tracemalloc.start()
     for part in range(10):
@@ -168,7 +166,7 @@ def test_long_urls_wait_in_a_fraction_of_their_memory() -> None:
     assert held < 5_000_000
 
 
-def test_everything_said_about_a_url_comes_back_with_it(frontier: Frontier, time: Time) -> None:
+def test_everything_said_about_a_url_comes_back_with_it(frontier: Driven, time: Time) -> None:
     long = "https://a.org/" + "x" * 8000
     frontier.add([long], depth=3, priority=7, parent="https://b.org/page")
 
@@ -180,7 +178,7 @@ def test_everything_said_about_a_url_comes_back_with_it(frontier: Frontier, time
     assert time() + 0.9 * LEASE <= claimed.leased_until <= time() + LEASE
 
 
-def test_a_redirect_s_target_says_how_many_redirects_led_there(frontier: Frontier) -> None:
+def test_a_redirect_s_target_says_how_many_redirects_led_there(frontier: Driven) -> None:
     frontier.add(urls("a.org", 1), depth=2, priority=-3, hops=4)
 
     [claimed] = frontier.claim()
@@ -188,7 +186,7 @@ def test_a_redirect_s_target_says_how_many_redirects_led_there(frontier: Frontie
     assert (claimed.depth, claimed.priority, claimed.hops) == (2, -3, 4)
 
 
-def test_the_parent_is_the_page_it_was_found_on_first(frontier: Frontier) -> None:
+def test_the_parent_is_the_page_it_was_found_on_first(frontier: Driven) -> None:
     frontier.add(urls("a.org", 1), parent="https://a.org/first")
     frontier.add(urls("a.org", 1, 2), parent="https://a.org/second")
 
@@ -199,19 +197,8 @@ def test_the_parent_is_the_page_it_was_found_on_first(frontier: Frontier) -> Non
     assert parents == ["https://a.org/first", "https://a.org/second"]
 
 
-@of_one_process
-def test_what_is_marked_as_seen_is_never_queued(frontier: Frontier) -> None:
-    frontier.add(urls("a.org", 1))
-
-    assert frontier.mark_seen(urls("a.org", 1, 2) + urls("b.org", 1)) == 2
-    assert frontier.add(urls("a.org", 1, 2) + urls("b.org", 1)) == 0
-    assert len(frontier.claim(9)) == 1
-
-
 @pytest.mark.parametrize("count", [2, 3])
-def test_of_pages_that_are_left_out_for_one_another_in_a_circle_the_last_is_kept(
-    frontier: Frontier, count: int
-) -> None:
+def test_of_pages_that_are_left_out_for_one_another_in_a_circle_the_last_is_kept(frontier: Driven, count: int) -> None:
     """Issue 5, point 4: whoever left them out, and when"""
     circle = [f"https://{number}.org/" for number in range(count)]
     pairs = [(url, circle[(place + 1) % count]) for place, url in enumerate(circle)]
@@ -222,7 +209,7 @@ def test_of_pages_that_are_left_out_for_one_another_in_a_circle_the_last_is_kept
     assert frontier.add(circle) == count, "and that is all that it changes"
 
 
-def test_of_two_pages_of_a_host_that_are_left_out_for_one_another_the_last_is_kept(frontier: Frontier) -> None:
+def test_of_two_pages_of_a_host_that_are_left_out_for_one_another_the_last_is_kept(frontier: Driven) -> None:
     """Issue 5, point 4"""
     one, two, three = urls("a.org", 1, 2, 3)
 
@@ -232,14 +219,14 @@ def test_of_two_pages_of_a_host_that_are_left_out_for_one_another_the_last_is_ke
 
 
 @pytest.mark.parametrize("wrong", ["a.org", "https://a.org", "/x", "", "ftp://a.org/"])
-def test_what_is_not_canonical_is_refused_and_nothing_is_added(frontier: Frontier, wrong: str) -> None:
+def test_what_is_not_canonical_is_refused_and_nothing_is_added(frontier: Driven, wrong: str) -> None:
     with pytest.raises(ValueError) as told:
         frontier.add([*urls("a.org", 1), wrong])
     assert repr(wrong) in str(told.value)
     assert frontier.counts().queued == 0
 
 
-def test_more_urls_than_go_into_one_piece_are_all_added(frontier: Frontier) -> None:
+def test_more_urls_than_go_into_one_piece_are_all_added(frontier: Driven) -> None:
     assert frontier.add(f"https://{number % 7}.org/{number}" for number in range(12_000)) == 12_000
     assert frontier.counts().queued == 12_000
 
@@ -268,7 +255,7 @@ def test_hosts_take_turns(make: Make) -> None:
     assert [claimed.host for claimed in frontier.claim(9)] == ["a.org", "b.org", "c.org", "a.org", "b.org"]
 
 
-def test_a_host_with_very_many_urls_delays_no_other(frontier: Frontier) -> None:
+def test_a_host_with_very_many_urls_delays_no_other(frontier: Driven) -> None:
     """F61"""
     frontier.add(f"https://big.org/{number}" for number in range(20_000))
     frontier.add(f"https://{number}.org/" for number in range(500))
@@ -278,7 +265,7 @@ def test_a_host_with_very_many_urls_delays_no_other(frontier: Frontier) -> None:
     assert len({claimed.host for claimed in got}) == 501
 
 
-def test_hosts_of_one_registered_domain_take_one_turn_between_them(frontier: Frontier, time: Time) -> None:
+def test_hosts_of_one_registered_domain_take_one_turn_between_them(frontier: Driven, time: Time) -> None:
     """Q1, F61: wildcard DNS. However many are due, another domain's host that is due has every second turn"""
     frontier.add(f"https://h{number}.evil.org/{page}" for number in range(1000) for page in range(2))
     frontier.add(urls("honest.org", *range(20)))
@@ -294,7 +281,7 @@ def test_hosts_of_one_registered_domain_take_one_turn_between_them(frontier: Fro
     assert len(set(got)) == 12, "and the hosts of a domain take turns, too"
 
 
-def test_a_registered_domain_gets_its_share_of_places_and_no_more(frontier: Frontier, time: Time) -> None:
+def test_a_registered_domain_gets_its_share_of_places_and_no_more(frontier: Driven, time: Time) -> None:
     """Q1: however many of its hosts are due, and what is due of others is handed out"""
     frontier.add(f"https://h{number}.evil.org/" for number in range(50))
     frontier.add(urls("honest.org", 1, 2) + urls("other.org", 1))
@@ -315,7 +302,7 @@ def test_a_registered_domain_gets_its_share_of_places_and_no_more(frontier: Fron
 
 
 @of_one_process
-def test_registered_domains_at_one_address_take_one_turn_between_them(frontier: Frontier) -> None:
+def test_registered_domains_at_one_address_take_one_turn_between_them(frontier: Driven) -> None:
     """Q1: wildcard hosting; an address counts from the next turn of its registered domain"""
     frontier.add(f"https://evil{number}.org/{page}" for number in range(100) for page in range(2))
     frontier.add(urls("honest.org", *range(20)))
@@ -336,7 +323,7 @@ def test_registered_domains_at_one_address_take_one_turn_between_them(frontier: 
     assert [claimed.host for claimed in frontier.claim(9, crowded)] == ["honest.org"]
 
 
-def test_a_slow_host_delays_no_other(frontier: Frontier, time: Time) -> None:
+def test_a_slow_host_delays_no_other(frontier: Driven, time: Time) -> None:
     frontier.add(urls("slow.org", 1, 2, 3) + urls("a.org", *range(50)))
     first = frontier.claim(2)
     for claimed in first:
@@ -355,7 +342,7 @@ def test_a_slow_host_delays_no_other(frontier: Frontier, time: Time) -> None:
 # Claims
 
 
-def test_a_host_with_a_url_out_is_left_alone(frontier: Frontier) -> None:
+def test_a_host_with_a_url_out_is_left_alone(frontier: Driven) -> None:
     frontier.add(urls("a.org", 1, 2))
     [claimed] = frontier.claim(9)
 
@@ -382,7 +369,7 @@ def test_each_host_can_have_its_own_concurrency(make: Make) -> None:
     assert sorted(claimed.host for claimed in frontier.claim(9)) == ["a.org", "a.org", "b.org"]
 
 
-def test_nothing_is_handed_out_beyond_the_limit(frontier: Frontier) -> None:
+def test_nothing_is_handed_out_beyond_the_limit(frontier: Driven) -> None:
     frontier.add(f"https://{number}.org/" for number in range(10))
 
     assert len(frontier.claim(3)) == 3
@@ -390,7 +377,7 @@ def test_nothing_is_handed_out_beyond_the_limit(frontier: Frontier) -> None:
     assert frontier.counts() == Counts(queued=7, leased=3, done=0, failed=0, hosts=10)
 
 
-def test_a_deferred_url_goes_back_to_its_place(frontier: Frontier, time: Time) -> None:
+def test_a_deferred_url_goes_back_to_its_place(frontier: Driven, time: Time) -> None:
     frontier.add(urls("a.org", 1, 2))
     [claimed] = frontier.claim()
 
@@ -404,7 +391,7 @@ def test_a_deferred_url_goes_back_to_its_place(frontier: Frontier, time: Time) -
     assert again.tries == 0, "it was heard of"
 
 
-def test_a_url_that_is_put_back_last_lets_its_host_s_others_go_first(frontier: Frontier) -> None:
+def test_a_url_that_is_put_back_last_lets_its_host_s_others_go_first(frontier: Driven) -> None:
     frontier.add(urls("a.org", 1, 2, 3), depth=1)
     frontier.add(urls("a.org", "some day"), priority=-2)
     [claimed] = frontier.claim()
@@ -419,7 +406,7 @@ def test_a_url_that_is_put_back_last_lets_its_host_s_others_go_first(frontier: F
     assert (got[2].depth, got[2].priority, got[2].tries) == (1, -1, 0)
 
 
-def test_every_url_says_how_many_pages_its_host_has_had(frontier: Frontier) -> None:
+def test_every_url_says_how_many_pages_its_host_has_had(frontier: Driven) -> None:
     """Issue 5: what is no page, fails, goes back or ends twice is not counted"""
     frontier.add(urls("a.org", *range(6)))
     told = []
@@ -440,7 +427,7 @@ def test_every_url_says_how_many_pages_its_host_has_had(frontier: Frontier) -> N
     assert other.host_pages == 0
 
 
-def test_a_failed_url_is_not_handed_out_again_and_its_reason_is_kept(frontier: Frontier) -> None:
+def test_a_failed_url_is_not_handed_out_again_and_its_reason_is_kept(frontier: Driven) -> None:
     """U14"""
     frontier.add(urls("a.org", 1, 2))
     for reason in ("http_status", "timeout"):
@@ -455,7 +442,7 @@ def test_a_failed_url_is_not_handed_out_again_and_its_reason_is_kept(frontier: F
 # Leases
 
 
-def test_a_url_whose_lease_has_run_out_is_handed_out_again_and_says_so(frontier: Frontier, time: Time) -> None:
+def test_a_url_whose_lease_has_run_out_is_handed_out_again_and_says_so(frontier: Driven, time: Time) -> None:
     frontier.add(urls("a.org", 1))
     [lost] = frontier.claim()
     time.seconds += LEASE - 1
@@ -482,7 +469,7 @@ def test_a_url_whose_lease_has_run_out_is_handed_out_again_and_says_so(frontier:
 )
 @pytest.mark.parametrize("is_claimed_again", [True, False])
 def test_one_who_is_too_late_changes_nothing(
-    frontier: Frontier, time: Time, late: Callable[[Frontier, Claimed], object], is_claimed_again: bool
+    frontier: Driven, time: Time, late: Callable[[Driven, Claimed], object], is_claimed_again: bool
 ) -> None:
     frontier.add(urls("a.org", 1))
     [lost] = frontier.claim()
@@ -502,7 +489,7 @@ def test_one_who_is_too_late_changes_nothing(
         assert len(frontier.claim()) == 1
 
 
-def test_what_ended_cannot_be_ended_again(frontier: Frontier) -> None:
+def test_what_ended_cannot_be_ended_again(frontier: Driven) -> None:
     frontier.add(urls("a.org", 1))
     [claimed] = frontier.claim()
 
@@ -512,7 +499,7 @@ def test_what_ended_cannot_be_ended_again(frontier: Frontier) -> None:
     assert frontier.counts() == Counts(queued=0, leased=0, done=1, failed=0, hosts=1)
 
 
-def test_a_lease_that_is_renewed_begins_anew(frontier: Frontier, time: Time) -> None:
+def test_a_lease_that_is_renewed_begins_anew(frontier: Driven, time: Time) -> None:
     frontier.add(urls("a.org", 1) + urls("b.org", 1))
     long, short = frontier.claim(2)
     time.seconds += LEASE - 1
@@ -528,7 +515,7 @@ def test_a_lease_that_is_renewed_begins_anew(frontier: Frontier, time: Time) -> 
 # When
 
 
-def test_nothing_left_is_told_from_nothing_due(frontier: Frontier, time: Time) -> None:
+def test_nothing_left_is_told_from_nothing_due(frontier: Driven, time: Time) -> None:
     assert frontier.due_in() is None
     frontier.add(urls("a.org", 1, 2))
     assert frontier.due_in() == 0
@@ -541,29 +528,25 @@ def test_nothing_left_is_told_from_nothing_due(frontier: Frontier, time: Time) -
     assert frontier.due_in() is None
 
 
-@of_one_process
-def test_admission_can_say_that_a_host_is_due_later_or_sooner(frontier: Frontier, time: Time) -> None:
-    frontier.add(urls("a.org", 1))
-    frontier.host_due("a.org", 60)
-    frontier.host_due("never.seen.org", 60)
-    assert frontier.claim() == []
-    assert frontier.due_in() == 60
-
-    frontier.host_due("a.org", 90)
-    assert frontier.due_in() == 90
-    frontier.host_due("a.org", 2)
-    assert frontier.due_in() == 2
+def test_an_end_can_say_that_a_host_is_due_later_or_sooner(make: Make, time: Time) -> None:
+    frontier = make(concurrency=3)
+    frontier.add(urls("a.org", 1, 2, 3, 4))
+    claims = frontier.claim(9)
+    for claimed, after in zip(claims, (60, 90, 2), strict=True):
+        frontier.done(claimed, after=after)
+        assert frontier.claim() == []
+        assert frontier.due_in() == after
 
     time.seconds += 2
     assert len(frontier.claim()) == 1
 
 
-@of_one_process
 @pytest.mark.parametrize(("seconds", "most"), [(-5, 0), (math.nan, 0), (math.inf, 11 * 365 * 86_400), (1e300, 1e9)])
-def test_any_number_is_a_hint(frontier: Frontier, seconds: float, most: float) -> None:
+def test_any_number_is_a_hint(frontier: Driven, seconds: float, most: float) -> None:
     frontier.add(urls("a.org", 1))
 
-    frontier.host_due("a.org", seconds)
+    [claimed] = frontier.claim()
+    frontier.defer(claimed, seconds)
 
     due_in = frontier.due_in()
     assert due_in is not None
@@ -571,31 +554,20 @@ def test_any_number_is_a_hint(frontier: Frontier, seconds: float, most: float) -
 
 
 @of_one_process
-def test_a_hint_for_a_host_with_a_url_out_holds_when_it_is_back(frontier: Frontier) -> None:
-    frontier.add(urls("a.org", 1, 2))
-    [claimed] = frontier.claim()
-    frontier.host_due("a.org", 30)
+def test_a_host_that_was_hinted_at_hundreds_of_times_is_handed_out_once(make: Make, time: Time) -> None:
+    frontier = make(concurrency=None)
+    frontier.add(urls("a.org", *range(500)))
+    for number, claimed in enumerate(frontier.claim(499)):
+        frontier.done(claimed, after=1 + number % 100)
+    time.seconds += 100
 
-    frontier.done(claimed)
-
-    assert frontier.due_in() == 30
-
-
-@of_one_process
-def test_a_host_that_was_hinted_at_a_million_times_takes_no_more_room(frontier: Frontier) -> None:
-    frontier.add(urls("a.org", 1) + urls("b.org", 1))
-    for number in range(20_000):
-        frontier.host_due("a.org", 1 + number % 100)
-
-    frontier.host_due("a.org", 0)
-
-    assert sorted(texts(frontier.claim(9))) == urls("a.org", 1) + urls("b.org", 1)
+    assert texts(frontier.claim(9)) == urls("a.org", 499)
 
 
 # Notes and pieces
 
 
-def test_notes_are_kept_with_what_they_belong_to(frontier: Frontier) -> None:
+def test_notes_are_kept_with_what_they_belong_to(frontier: Driven) -> None:
     frontier.add(urls("a.org", 1, 2))
     frontier.note({"scope": {"hosts": ["a.org"]}, "pages.jsonl": 0})
     [claimed] = frontier.claim()
@@ -609,21 +581,19 @@ def test_notes_are_kept_with_what_they_belong_to(frontier: Frontier) -> None:
     )
 
 
-@of_one_process
-def test_calls_can_go_together(frontier: Frontier) -> None:
-    with frontier.together():
-        frontier.add(urls("a.org", 1))
-        with frontier.together():
-            [claimed] = frontier.claim()
-            frontier.add(urls("b.org", 1, 2), depth=1, parent=claimed.url)
-        frontier.done(claimed, after=0)
-        [second] = frontier.claim()
+def test_what_a_page_links_to_is_added_with_its_end(frontier: Driven) -> None:
+    frontier.add(urls("a.org", 1))
+    [claimed] = frontier.claim()
 
+    links = Found(urls("b.org", 1, 2), depth=1, parent=claimed.url)
+    assert frontier.conclude([Ending(claimed, Done(0), [links])]) == [True]
+
+    [second] = frontier.claim()
     assert second.parent == claimed.url
     assert frontier.counts() == Counts(queued=1, leased=1, done=1, failed=0, hosts=2)
 
 
-def test_a_frontier_can_be_closed_twice(frontier: Frontier) -> None:
+def test_a_frontier_can_be_closed_twice(frontier: Driven) -> None:
     frontier.close()
     frontier.close()
 
@@ -653,10 +623,10 @@ class Model(RuleBasedStateMachine):
         self.tries: dict[str, int] = {}
         self.pages: Counter[str] = Counter()
         self.done = self.failed = 0
-        self.frontier: Frontier
+        self.frontier: Driven
         self.concurrency = 1
 
-    def open(self) -> Frontier:
+    def open(self) -> Driven:
         raise NotImplementedError
 
     @initialize(concurrency=st.integers(1, 3))
@@ -779,37 +749,21 @@ class Model(RuleBasedStateMachine):
             self.frontier.close()
 
 
-class OfOneProcess(Model):
-    """What can be done besides where there is one process only."""
-
-    @rule(host=HOSTS, name=NAMES)
-    def mark_seen(self, host: str, name: int) -> None:
-        [url] = urls(host, name)
-        assert self.frontier.mark_seen([url]) == (url not in self.known)
-        self.known.add(url)
-
-    @rule(host=HOSTS, seconds=SECONDS)
-    def hint(self, host: str, seconds: float) -> None:
-        self.frontier.host_due(host, seconds)
-        if any(host_of(url) == host for url in self.known):
-            self.due_at[host] = self.time() + seconds
+class InMemory(Model):
+    def open(self) -> Driven:
+        return local(concurrency=self.concurrency, lease=LEASE, clock=self.time)
 
 
-class InMemory(OfOneProcess):
-    def open(self) -> Frontier:
-        return MemoryFrontier(concurrency=self.concurrency, lease=LEASE, clock=self.time)
-
-
-class InFile(OfOneProcess):
+class InFile(Model):
     """The same, and between two calls the file may be closed and opened again."""
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = TemporaryDirectory()
 
-    def open(self) -> Frontier:
+    def open(self) -> Driven:
         path = Path(self.folder.name) / "frontier.sqlite"
-        return SQLiteFrontier(path, concurrency=self.concurrency, lease=LEASE, clock=self.time)
+        return local(path, concurrency=self.concurrency, lease=LEASE, clock=self.time)
 
     @rule()
     def reopen(self) -> None:
@@ -821,16 +775,13 @@ class InFile(OfOneProcess):
 
     @rule(host=HOSTS, names=st.lists(NAMES, max_size=4))
     def change_our_mind(self, host: str, names: list[int]) -> None:
-        """All that is done in a block that raises is taken back."""
-        with contextlib.suppress(RuntimeError), self.frontier.together():
-            self.frontier.add(urls(host, *names))
-            for claimed in self.frontier.claim(2):
-                self.frontier.done(claimed)
-            for claimed in list(self.out.values())[:2]:
-                self.frontier.done(claimed)
-            raise RuntimeError
-        self.expire()
-        self.due_at.clear()
+        """All that is done together is taken back if a part of it fails."""
+        claims = list(self.out.values())[:3]
+        endings = [Ending(claimed, Done(), [Found(urls(host, *names))]) for claimed in claims]
+        if endings:
+            with contextlib.suppress(ValueError):
+                self.frontier.conclude([*endings, Ending(claims[0], Done(), [Found(["no URL"])])], {"a": 1})
+            self.due_at.clear()
 
     def teardown(self) -> None:
         super().teardown()
@@ -846,7 +797,7 @@ class OnServer(Model):
         super().__init__()
         self.job = f"any history {next(_jobs)}"
         self.killed: list[Driven] = []
-        self.holders: dict[str, Frontier] = {}
+        self.holders: dict[str, Driven] = {}
 
     def open(self) -> Driven:
         return on_server(self.server, self.job, self.concurrency, self.time, partitions=5)

@@ -16,7 +16,7 @@ import pytest
 
 from curtsy.core.errors import NotWritten
 from curtsy.crawling.crawler import OVERTIME
-from curtsy.crawling.progress import Summary
+from curtsy.crawling.progress import CrawlSummary
 from curtsy.crawling.start import acrawl
 from tests.crawling.web import QUICK, html
 from tests.support.site import Reply, Site, dripping, hang
@@ -53,7 +53,7 @@ def no_seed(site: Site, stack: ExitStack) -> dict[str, Any]:
 
 def no_awaited_seed(site: Site, stack: ExitStack) -> dict[str, Any]:
     async def endless() -> AsyncIterator[str]:
-        await asyncio.sleep(30)
+        await asyncio.Event().wait()
         yield site.url("/")
 
     return {"seeds": endless()}
@@ -143,7 +143,7 @@ async def test_a_crawl_ends_when_its_time_is_up(site: Site, phase: Phase) -> Non
     assert TIME <= took < TIME + OVERTIME + SPARE
 
 
-async def timed(given: dict[str, Any]) -> tuple[Summary, float]:
+async def timed(given: dict[str, Any]) -> tuple[CrawlSummary, float]:
     began = time.monotonic()
     async with acrawl(given.pop("seeds"), max_time=TIME, **given) as crawl:
         try:

@@ -6,7 +6,7 @@ import asyncio
 import csv
 from pathlib import Path
 
-from curtsy.crawling import messages
+from curtsy.core import messages
 from curtsy.crawling.start import acrawl
 from tests.crawling.web import QUICK, crawled, html
 from tests.support.site import Reply, Site, redirect
@@ -19,13 +19,13 @@ async def test_every_url_without_a_page_is_told_with_why_and_what_to_do(site: Si
     """U14: in whole sentences, whatever it was"""
     said = {
         "/hidden": ("noindex", "says noindex"),
-        "/copy": ("not_canonical", f"it names {site.url('/original')} as its own URL"),
-        "/twin": ("duplicate", f"it is the same as {site.url('/original')}"),
+        "/copy": ("not_canonical", f"its canonical URL is {site.url('/original')}"),
+        "/twin": ("duplicate", f"it equals {site.url('/original')}"),
         "/to-itself": ("too_many_redirects", "it redirects in a circle"),
         "/far/6": ("too_many_redirects", "it was redirected more than 5 times"),
-        "/nowhere": ("bad_redirect", "it redirects to where nobody can follow"),
-        "/away": ("other_site", "it redirects to http://elsewhere.example/, which is no part of the crawl"),
-        "/late": ("host_limit", "its host has had its 2 pages"),
+        "/nowhere": ("bad_redirect", "it redirects to an invalid URL"),
+        "/away": ("other_site", "it redirects to http://elsewhere.example/, which is outside the scope"),
+        "/late": ("host_limit", "its host has reached max_pages_per_host, 2"),
     }
     site.page("/", html("/original", *[path for path in said if not path.startswith("/far")], "/far/1"))
     site.page("/original", html())

@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curtsy.core.errors import NotWritten, PolicyError, StoreError
-from curtsy.crawling.outputs import Counted, Output, Written, open_output
+from curtsy.crawling.outputs import open_output
 from curtsy.crawling.outputs.folder import Folder
 from curtsy.crawling.outputs.jsonlines import JsonLines
+from curtsy.crawling.outputs.protocol import Counted, Output, Written
 from curtsy.crawling.outputs.skipped import SkippedCsv
 from curtsy.crawling.outputs.warc import Warc
 from tests.crawling.leaves import KINDS, Kind, Leaf, files_of, leaves, page, sizes, skip, write
@@ -186,7 +187,7 @@ def test_a_file_that_became_shorter_is_gone_on_with_and_that_is_said(
     assert output.written() == Written(output.name, whole + 1, 2 - whole)
     [told] = [record.getMessage() for record in caplog.records if record.name.startswith("curtsy")]
     assert str(victim) in told
-    assert "--fresh" in told
+    assert "--restart" in told
     assert "7" in str(kind.content(tmp_path))
     if left == "half" and kind.name != "csv":
         assert "page/0" in str(kind.content(tmp_path))
@@ -211,7 +212,7 @@ def test_a_file_that_was_replaced_is_left_as_it_is(kind: Kind, other: str, tmp_p
     victim.write_bytes(text)
     before = files_of(tmp_path)
 
-    with pytest.raises(NotWritten, match="--fresh") as told:
+    with pytest.raises(NotWritten, match="--restart") as told:
         kind.make(tmp_path).open(state)
 
     assert (told.value.path, told.value.is_lasting) == (str(victim), True)

@@ -21,7 +21,7 @@ from curtsy.crawling.outputs.entry import BodyForm, PageEntry, encode, entry_of
 from curtsy.crawling.outputs.folder import Folder
 from curtsy.crawling.outputs.jsonlines import JsonLines
 from curtsy.crawling.outputs.skipped import SkippedCsv
-from curtsy.crawling.page import CrawledPage, Skipped
+from curtsy.crawling.results import CrawledPage, SkippedUrl
 from tests.crawling.leaves import Leaf, leaves, page
 from tests.strategies import ANY
 
@@ -261,7 +261,7 @@ def test_a_folder_has_no_secret_in_it(tmp_path: Path) -> None:
 # What was skipped
 
 
-def rows_of(folder: Path, *some: Skipped, mask_secrets: bool = True) -> list[list[str]]:
+def rows_of(folder: Path, *some: SkippedUrl, mask_secrets: bool = True) -> list[list[str]]:
     output = SkippedCsv(folder / "skipped.csv", mask_secrets=mask_secrets)
     output.open(None)
     for each in some:
@@ -274,7 +274,7 @@ def rows_of(folder: Path, *some: Skipped, mask_secrets: bool = True) -> list[lis
 
 def test_the_table_says_what_was_skipped_and_why(tmp_path: Path) -> None:
     """Issue 5"""
-    given = Skipped("https://a.org/ü", "http_status", 'It said "no", twice.', 404, 3, "https://a.org/", False, "now")
+    given = SkippedUrl("https://a.org/ü", "http_status", 'It said "no", twice.', 404, 3, "https://a.org/", False, "now")
 
     head, row = rows_of(tmp_path, given)
 
@@ -285,7 +285,7 @@ def test_the_table_says_what_was_skipped_and_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cell", ['=HYPERLINK("http://evil")', "+1", "-1", "@SUM(1)", "\t=1", "\r\n=1", "  =1", "＝1"])
 def test_no_cell_is_a_formula(cell: str, tmp_path: Path) -> None:
     """Issue 5: links come from strangers, and tables are opened in spreadsheets."""
-    [_, row] = rows_of(tmp_path, Skipped(cell, "invalid_url", cell, parent=cell))
+    [_, row] = rows_of(tmp_path, SkippedUrl(cell, "invalid_url", cell, parent=cell))
 
     assert all(each.startswith("'") for each in (row[0], row[2], row[5]))
     assert len((tmp_path / "skipped.csv").read_bytes().splitlines()) == 2
@@ -293,7 +293,7 @@ def test_no_cell_is_a_formula(cell: str, tmp_path: Path) -> None:
 
 def test_the_table_has_no_secret_in_it(tmp_path: Path) -> None:
     """F62"""
-    given = Skipped(SECRET_URL, "timeout", f"{SECRET_URL} did not answer.", parent=SECRET_URL)
+    given = SkippedUrl(SECRET_URL, "timeout", f"{SECRET_URL} did not answer.", parent=SECRET_URL)
 
     assert "s3cret" not in str(rows_of(tmp_path, given))
     assert "s3cret" in str(rows_of(tmp_path / "open", given, mask_secrets=False))

@@ -17,7 +17,7 @@ from curtsy.core.errors import NotWritten, PolicyError
 from curtsy.core.message import Headers
 from curtsy.crawling.outputs.jsonlines import JsonLines
 from curtsy.crawling.outputs.warc import Warc
-from curtsy.crawling.page import CrawledPage
+from curtsy.crawling.results import CrawledPage
 from tests.crawling.leaves import page, records_of
 from tests.crawling.web import crawled, graph
 from tests.support.site import Reply, Site

@@ -22,6 +22,7 @@ from curtsy.crawling.frontier.redis import LEASE, LOOK, MARGIN, RedisFrontier
 from curtsy.crawling.frontier.redis_jobs import PRESENCE, JobGone, forget, home, jobs
 from tests.crawling.sharer import Sharer, busiest, filters
 from tests.support.listening import carry, listening
+from tests.support.polling import until
 from tests.support.redis_server import RedisServer
 from tests.support.snapshot import Snapshot
 
@@ -76,10 +77,13 @@ async def done(frontier: RedisFrontier, *claims: Claimed) -> list[bool]:
 
 
 async def claim_when_it_can(frontier: RedisFrontier, seconds: float = 30.0) -> Claimed:
-    deadline = time.monotonic() + seconds
-    while not (got := await frontier.claim()):
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
+    got: list[Claimed] = []
+
+    async def is_claimed() -> bool:
+        got.extend(await frontier.claim())
+        return bool(got)
+
+    await until(is_claimed, within=seconds, every=0.01)
     return got[0]
 
 

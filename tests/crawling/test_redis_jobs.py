@@ -8,7 +8,7 @@ from curtsy.crawling.frontier.protocol import Done, Ending, Found
 from curtsy.crawling.frontier.redis import RedisFrontier
 from curtsy.crawling.frontier.redis_jobs import PRESENCE, RedisJobs, find
 from curtsy.crawling.jobs import shared
-from curtsy.crawling.progress import Totals, together
+from curtsy.crawling.progress import CrawlTotals, together
 from tests.support.redis_server import RedisServer
 
 START = 1000.0
@@ -95,7 +95,7 @@ async def test_what_workers_have_noted_stands_as_if_one_had(server: RedisServer)
 
     assert found is not None
     job = shared(found)
-    assert job.totals == Totals(fetched=7, cached=1, failed={"http_status 404": 2}, seconds=3.5)
+    assert job.totals == CrawlTotals(fetched=7, cached=1, failed={"http_status 404": 2}, seconds=3.5)
     assert (job.seeds, job.counts) == (("https://a.org/",), found.counts)
     assert job.notes["output:examples"] == {"http_status 404": example, "trap": example}
     assert job.notes["output:jsonl:/b/pages.jsonl"] == 7
@@ -104,15 +104,15 @@ async def test_what_workers_have_noted_stands_as_if_one_had(server: RedisServer)
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_totals_of_several_are_the_sum_of_every_figure(count: int) -> None:
     """Issue 5"""
-    one = Totals(1, 2, 3, {"a": 4}, {"b": 5}, {"c": 6}, 7, 8, 9.0)
+    one = CrawlTotals(1, 2, 3, {"a": 4}, {"b": 5}, {"c": 6}, 7, 8, 9.0)
 
     whole = together([one] * count)
 
     if not count:
-        assert whole == Totals()
+        assert whole == CrawlTotals()
         return
-    assert whole == Totals(
+    assert whole == CrawlTotals(
         count, 2 * count, 3 * count, {"a": 4 * count}, {"b": 5 * count}, {"c": 6 * count}, 7 * count, 8 * count,
         9.0 * count,
     )  # fmt: skip
-    assert one == Totals(1, 2, 3, {"a": 4}, {"b": 5}, {"c": 6}, 7, 8, 9.0)
+    assert one == CrawlTotals(1, 2, 3, {"a": 4}, {"b": 5}, {"c": 6}, 7, 8, 9.0)

@@ -15,8 +15,8 @@ import pytest
 from curtsy.core.errors import PolicyError
 from curtsy.crawling import jobs
 from curtsy.crawling.crawl import AsyncCrawl
-from curtsy.crawling.frontier.sqlite_file import Taken
 from curtsy.crawling.start import acrawl
+from curtsy.stores.sqlite_file import FileInUse
 from tests.crawling.crawl_process import CrawlProcess
 from tests.crawling.web import QUICK, crawled, graph, html
 from tests.support.site import Reply, Site, Visit
@@ -312,7 +312,7 @@ async def test_a_second_crawl_of_the_same_job_is_told_whose_it_is(site: Site, tm
     job = tmp_path / "job"
 
     async with acrawl(site.url("/"), job=job, **QUICK):
-        with pytest.raises(Taken, match=rf"\b{os.getpid()}\b"):
+        with pytest.raises(FileInUse, match=rf"\b{os.getpid()}\b"):
             acrawl(site.url("/"), job=job, **QUICK)
 
     assert site.count() == 0

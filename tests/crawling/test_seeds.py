@@ -22,6 +22,7 @@ from curtsy.crawling.seeds import AHEAD, HEAD, Given, Seeds
 from curtsy.crawling.start import acrawl
 from tests.crawling.crawl_process import ROOT
 from tests.crawling.web import QUICK, html
+from tests.support.polling import until
 from tests.support.redis_server import RedisServer
 from tests.support.site import Site
 
@@ -112,8 +113,7 @@ async def test_every_limit_holds_while_a_generator_blocks(site: Site, end: str) 
     async with acrawl(endless(), **QUICK, **limits[end]) as crawl:
         running = asyncio.ensure_future(crawl.run())
         if end == "stop":
-            while not site.count("/first"):  # noqa: ASYNC110 -- the site is in another thread
-                await asyncio.sleep(0.01)
+            await until(lambda: site.count("/first"))
             crawl.stop()
         summary = await running
     over.set()

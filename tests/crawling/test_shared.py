@@ -26,6 +26,7 @@ from curtsy.crawling.start import acrawl
 from tests.crawling.crawl_process import CrawlProcess
 from tests.crawling.web import QUICK, html
 from tests.support.bounds import Lateness
+from tests.support.polling import block_until, steady
 from tests.support.redis_server import RedisCluster, RedisServer
 from tests.support.site import Reply, Site, Visit
 
@@ -124,7 +125,7 @@ def test_a_host_has_no_more_pages_than_it_may_over_all_workers_and_restarts(site
         )
         brief.begin()
         steady.begin()
-        until(lambda: all(len(_pages_asked_by(site, name)) >= few for name in names), within=40)
+        block_until(lambda: all(len(_pages_asked_by(site, name)) >= few for name in names), within=40)
         brief.stop()
         summaries = [brief.summary(), steady.summary()]
         late = CrawlProcess(**options, job=str(tmp_path / "Brief/1" / "shared"), user_agent="Late/1")
@@ -198,7 +199,7 @@ def test_a_worker_that_is_cut_off_stops_and_the_others_take_over(site: Site, tmp
         steady = CrawlProcess(**options, store=server.url, job=str(tmp_path / "b" / "shared"), user_agent="Steady/1")
         lonely.begin()
         steady.begin()
-        until(lambda: all(len(_pages_asked_by(site, name)) > 3 for name in ("Lonely/1", "Steady/1")))
+        block_until(lambda: all(len(_pages_asked_by(site, name)) > 3 for name in ("Lonely/1", "Steady/1")))
         cable.cut()
         cut_at = time.monotonic()
         summary = steady.summary()
@@ -263,12 +264,10 @@ def test_while_the_server_does_not_answer_the_crawl_pauses_and_goes_on_by_itself
     with RedisServer() as server:
         options: dict[str, Any] = {**MANNERS, "seeds": seeds, "lease": 20.0, "store": server.url}
         workers = [CrawlProcess(**options, job=str(tmp_path / name / "shared")) for name in ("a", "b")]
-        until(lambda: site.count() > 30)
+        block_until(lambda: site.count() > 30)
         server.pause()
-        asked = -1
-        while asked != site.count():  # what had been claimed still goes out, and then nothing
-            asked = site.count()
-            time.sleep(2.0)
+        block_until(steady(site.count), every=2.0)  # what had been claimed still goes out, and then nothing
+        asked = site.count()
         server.resume()
         summaries = [worker.summary() for worker in workers]
 
@@ -312,11 +311,3 @@ def _asked_by(site: Site, *agents: str) -> list[Visit]:
 
 def _pages_asked_by(site: Site, *agents: str) -> list[Visit]:
     return [visit for visit in _asked_by(site, *agents) if visit.path != "/robots.txt"]
-
-
-def until(condition: Callable[[], object], within: float = 60.0) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

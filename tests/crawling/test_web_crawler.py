@@ -12,7 +12,7 @@ import pytest
 from curtsy.core.errors import FetchError, PolicyError, RefusedByRobots
 from curtsy.crawling.web_crawler import WebCrawler
 from curtsy.limits import RobotsTxtChecker
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.crawling.web import graph, html
 from tests.support.site import Answer, Reply, Site, Visit, redirect
 from tests.support.snapshot import Snapshot

@@ -8,7 +8,7 @@ from typing import Any
 
 from curtsy.crawling.crawl import AsyncCrawl
 from curtsy.crawling.start import acrawl
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.support.noon import zone_at_noon
 from tests.support.site import AnyName, Site
 

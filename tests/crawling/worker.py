@@ -15,8 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from curtsy.crawling.frontier.durable import SQLiteFrontier
-from curtsy.crawling.frontier.protocol import Claimed
+from curtsy.crawling.frontier.protocol import Claimed, Done, Ending, Found
+from tests.crawling.driven import local
 from tests.support.warm import Process
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def links(number: int, shape: str, pages: int) -> list[str]:
 
 def crawl(folder: Path, shape: str, pages: int) -> None:
     """Go on until nothing is left."""
-    frontier = SQLiteFrontier(folder / "frontier.sqlite", concurrency=2)
+    frontier = local(folder / "frontier.sqlite", concurrency=2)
     with (folder / "journal").open("ab", buffering=0) as journal, (folder / "output").open("ab", buffering=0) as output:
         output.truncate(frontier.notes().get("output", 0))
         output.seek(0, os.SEEK_END)
@@ -53,12 +53,13 @@ def crawl(folder: Path, shape: str, pages: int) -> None:
             if not flying:
                 break
             landed = [flying.pop(dice.randrange(len(flying))) for _ in range(dice.randint(1, len(flying)))]
-            with frontier.together():
-                for claimed in landed:
-                    number = int(claimed.url.rpartition("/")[2])
-                    frontier.add(links(number, shape, pages), depth=claimed.depth + 1, parent=claimed.url)
-                    output.write(f"{claimed.url}\n".encode())
-                    frontier.done(claimed, notes={"output": output.tell()})
+            endings = []
+            for claimed in landed:
+                number = int(claimed.url.rpartition("/")[2])
+                found = Found(links(number, shape, pages), depth=claimed.depth + 1, parent=claimed.url)
+                output.write(f"{claimed.url}\n".encode())
+                endings.append(Ending(claimed, Done(), [found]))
+            frontier.conclude(endings, {"output": output.tell()})
             print("".join(f"{claimed.url}\n" for claimed in landed), end="", flush=True)
     frontier.close()
 

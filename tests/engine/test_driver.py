@@ -16,12 +16,11 @@ from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
 from curtsy.engine.context import Context
 from curtsy.engine.driver import Driver
-from curtsy.engine.gate import AsyncGate
-from curtsy.engine.timers import FakeTimers
-from curtsy.http.sender import AiohttpSender, Limits, Sender
+from curtsy.engine.gate import Gate
+from curtsy.http.sender import HttpSender, Limits, Sender
 from curtsy.stores import Answer, Step
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock, FakeTimers
 from tests.client.fetching import AGENT, UNPACED, client, domain_of, host_of
 from tests.support.site import Reply as Played
 from tests.support.site import Site, later, redirect
@@ -35,19 +34,19 @@ class Tasks:
     def __init__(self, **limits: Any) -> None:
         self.clock = FakeClock()
         self.store = MemoryStore(self.clock)
-        policies = Policies(Policy(allow_private=True, zone=UTC, **limits), global_qps=None, user_agent=AGENT)
+        policies = Policies(Policy(allow_private=True, timezone=UTC, **limits), global_qps=None, user_agent=AGENT)
         timers = FakeTimers(self.clock)
         self.told: list[FetchRecord] = []
         self._context = Context(
             lambda: policies, timers.now, lambda: self.clock.now().epoch / SECOND, told=self.told.append
         )
-        self._tasks_store = AsyncMemoryStore(self.store)
-        self.gate = AsyncGate(self._tasks_store, timers=timers)
-        timers.quiet = lambda: self.gate.lines.out == 0
+        self._tasks_store = self.store.inner
+        self.gate = Gate(self._tasks_store, timers=timers)
+        timers.stop_while(lambda: self.gate.queues.out > 0)
 
     async def fetch(self, url: str, sender: Sender) -> FetchResult:
-        driver = Driver(self._context, self._tasks_store, self.gate, sender)
-        return await driver.run(fetch(FetchRequest(url), self._context))
+        driver = Driver(self._context, self.gate, sender)
+        return await driver.run_flow(fetch(FetchRequest(url), self._context))
 
     def host(self, url: str) -> Host:
         found = self.store.read("host:" + domain_of(url))
@@ -66,7 +65,7 @@ def play_all(site: Site) -> None:
 async def test_a_flow_obeys_counts_and_reports_everything(site: Site) -> None:
     """Issue 4, 1 and 2"""
     play_all(site)
-    tasks, sender = Tasks(), AiohttpSender()
+    tasks, sender = Tasks(), HttpSender()
 
     result = await tasks.fetch(site.url("/old"), sender)
     refused = [(await tasks.fetch(site.url(path), sender)).reason for path in ("/private", "/sly")]
@@ -83,7 +82,7 @@ async def test_a_flow_obeys_counts_and_reports_everything(site: Site) -> None:
     assert [record.reason for record in tasks.told] == [None, "robots_disallowed", "robots_disallowed"]
 
 
-class Broken(AiohttpSender):
+class Broken(HttpSender):
     """A sender with a programming error."""
 
     async def send(self, request: Request, limits: Limits) -> Reply:
@@ -92,12 +91,12 @@ class Broken(AiohttpSender):
 
 async def test_a_sender_that_raises_gives_everything_back(site: Site) -> None:
     """B5: a programming error comes out, and nothing is held"""
-    tasks, broken, sender = Tasks(**FREE), Broken(), AiohttpSender()
+    tasks, broken, sender = Tasks(**FREE), Broken(), HttpSender()
 
     with pytest.raises(ZeroDivisionError):
         await tasks.fetch(site.url("/"), broken)
 
-    assert (tasks.gate.lines.out, tasks.gate.lines.waiting) == (0, 0)
+    assert (tasks.gate.queues.out, tasks.gate.queues.waiting) == (0, 0)
     assert tasks.host(site.url("/")).places == ()
     rules = tasks.store.read("rules:http://" + domain_of(site.url("/")))
     assert (rules.claimed_by, rules.claimed_until) == (0, 0.0)
@@ -106,7 +105,7 @@ async def test_a_sender_that_raises_gives_everything_back(site: Site) -> None:
     await sender.close()
 
 
-class Drowsy(MemoryStore):
+class Drowsy(AsyncMemoryStore):
     """A store in whose answer to the first charge a long sleep comes, as when a laptop is closed."""
 
     def __init__(self, clock: FakeClock) -> None:
@@ -114,8 +113,8 @@ class Drowsy(MemoryStore):
         self._fake = clock
         self.naps = 1
 
-    def update(self, key: str, step: Step[Answer]) -> Answer:
-        answer = super().update(key, step)
+    def update_now(self, key: str, step: Step[Answer]) -> Answer:
+        answer = super().update_now(key, step)
         if key.startswith("host:") and self.naps:
             self.naps -= 1
             self._fake.advance(100)

@@ -9,15 +9,16 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from typing import TypeVarTuple
 
 import pytest
 
 from curtsy.core.message import SECOND
-from curtsy.engine.timers import FakeTimers, SystemTimers, TaskWaiter, ThreadWaiter
-from curtsy.system.clock import FakeClock
-from tests.support.becoming import becomes, blocks_until
+from curtsy.engine.timers import SystemTimers, TaskWaiter
+from curtsy.testing import FakeClock, FakeTimers
+from tests.support.polling import block_until, until
 
 Ts = TypeVarTuple("Ts")
 
@@ -44,16 +45,6 @@ class CountingLoop(asyncio.SelectorEventLoop):
 # Real time
 
 
-@pytest.mark.parametrize("seconds", [1e10, 1e300])
-def test_a_thread_may_wait_longer_than_the_platform_can(seconds: float) -> None:
-    """L2: it is woken long before"""
-    timers = SystemTimers()
-    waiter = timers.waiter()
-    waiter.wake()
-
-    timers.sleep(waiter, seconds)
-
-
 @pytest.mark.parametrize("seconds", [math.inf, math.nan, 1e300])
 def test_no_timer_is_set_for_what_is_no_time(seconds: float) -> None:
     """L2: a loop that has one such timer wakes all others late"""
@@ -63,9 +54,9 @@ def test_no_timer_is_set_for_what_is_no_time(seconds: float) -> None:
 
         async def main() -> None:
             timers = SystemTimers()
-            task = asyncio.ensure_future(timers.async_sleep(timers.async_waiter(), seconds))
+            task = asyncio.ensure_future(timers.sleep(timers.waiter(), seconds))
             await asyncio.sleep(0)
-            await timers.async_sleep(timers.async_waiter(), 0.001)
+            await timers.sleep(timers.waiter(), 0.001)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -78,10 +69,10 @@ def test_no_timer_is_set_for_what_is_no_time(seconds: float) -> None:
 async def test_nor_in_fake_time(seconds: float) -> None:
     """L2"""
     timers = FakeTimers(FakeClock(), jump=False)
-    waiter = timers.async_waiter()
+    waiter = timers.waiter()
     waiter.wake()
 
-    await timers.async_sleep(waiter, seconds)
+    await timers.sleep(waiter, seconds)
 
 
 def test_a_thousand_who_wait_cost_one_timer() -> None:
@@ -92,10 +83,7 @@ def test_a_thousand_who_wait_cost_one_timer() -> None:
 
         async def main() -> int:
             timers = SystemTimers()
-            tasks = [
-                asyncio.ensure_future(timers.async_sleep(timers.async_waiter(), 3600 - number))
-                for number in range(1000)
-            ]
+            tasks = [asyncio.ensure_future(timers.sleep(timers.waiter(), 3600 - number)) for number in range(1000)]
             await asyncio.sleep(0)
             running = loop.timers
             for task in tasks:
@@ -110,12 +98,12 @@ async def test_nobody_is_woken_before_his_time() -> None:
     """L2: loops wake early or late by a millisecond; who sleeps until a moment sees that moment past."""
     timers = SystemTimers()
 
-    async def sleep(seconds: float) -> float:
+    async def wait(seconds: float) -> float:
         due = timers.now() + seconds
-        await timers.async_sleep(timers.async_waiter(), seconds)
+        await timers.sleep(timers.waiter(), seconds)
         return timers.now() - due
 
-    late = await asyncio.gather(*(sleep(number / 10_000) for number in range(200)))
+    late = await asyncio.gather(*(wait(number / 10_000) for number in range(200)))
 
     assert min(late) >= 0
 
@@ -128,7 +116,7 @@ async def test_tasks_wake_within_a_couple_of_milliseconds() -> None:
         late = []
         for number in range(100):
             due = timers.now() + number / 10_000
-            await timers.async_sleep(timers.async_waiter(), number / 10_000)
+            await timers.sleep(timers.waiter(), number / 10_000)
             late.append(timers.now() - due)
         late.sort()
         if late[50] < 0.0005 and late[95] < 0.01:
@@ -142,12 +130,12 @@ async def test_the_soonest_is_woken_first_whatever_the_order_of_lying_down() -> 
     due: dict[int, float] = {}
     woken: list[int] = []
 
-    async def sleep(number: int) -> None:
+    async def wait(number: int) -> None:
         due[number] = timers.now() + number / 500
-        await timers.async_sleep(timers.async_waiter(), number / 500)
+        await timers.sleep(timers.waiter(), number / 500)
         woken.append(number)
 
-    await asyncio.gather(*(sleep(number) for number in (5, 1, 9, 3, 7, 0, 8, 2, 6, 4)))
+    await asyncio.gather(*(wait(number) for number in (5, 1, 9, 3, 7, 0, 8, 2, 6, 4)))
 
     assert woken == sorted(due, key=lambda number: due[number])  # by number, unless the machine stood still
 
@@ -156,24 +144,21 @@ async def test_the_soonest_is_woken_first_whatever_the_order_of_lying_down() -> 
 async def test_a_wake_up_before_the_sleep_is_not_lost(seconds: float | None) -> None:
     """L2: for tasks and threads; several are one."""
     timers = SystemTimers()
-    waiter, thread = timers.async_waiter(), timers.waiter()
+    waiter = timers.waiter()
 
-    for each in (waiter, waiter, thread, thread):
-        each.wake()
+    waiter.wake()
+    waiter.wake()
 
-    await asyncio.wait_for(timers.async_sleep(waiter, seconds), 10)
-    await asyncio.wait_for(asyncio.to_thread(timers.sleep, thread, seconds), 10)
+    await asyncio.wait_for(timers.sleep(waiter, seconds), 10)
     assert isinstance(waiter, TaskWaiter)
-    assert isinstance(thread, ThreadWaiter)
     assert not waiter.woken
-    assert not thread.event.is_set()
 
 
 async def test_a_task_is_woken_from_any_thread() -> None:
     """L9"""
     timers = SystemTimers()
-    waiters = [timers.async_waiter() for _ in range(100)]
-    sleeping = asyncio.gather(*(timers.async_sleep(waiter, None) for waiter in waiters))
+    waiters = [timers.waiter() for _ in range(100)]
+    sleeping = asyncio.gather(*(timers.sleep(waiter, None) for waiter in waiters))
 
     def wake() -> None:
         for waiter in waiters:
@@ -201,9 +186,9 @@ async def test_what_was_not_waited_out_is_not_kept_for_its_whole_time() -> None:
     timers = SystemTimers()
     waiters = []
     for _ in range(1000):
-        waiter = timers.async_waiter()
+        waiter = timers.waiter()
         waiters.append(weakref.ref(waiter))
-        sleeping = asyncio.ensure_future(timers.async_sleep(waiter, 3600.0))
+        sleeping = asyncio.ensure_future(timers.sleep(waiter, 3600.0))
         await asyncio.sleep(0)
         waiter.wake()
         await sleeping
@@ -217,14 +202,14 @@ async def test_what_was_not_waited_out_is_not_kept_for_its_whole_time() -> None:
 async def test_a_wake_up_ends_a_wait_and_leaves_no_second_one_behind() -> None:
     """A timer of a wait that ended early wakes nobody later."""
     timers = SystemTimers()
-    waiter = timers.async_waiter()
-    sleeping = asyncio.ensure_future(timers.async_sleep(waiter, 0.02))
+    waiter = timers.waiter()
+    sleeping = asyncio.ensure_future(timers.sleep(waiter, 0.02))
     await asyncio.sleep(0)
     waiter.wake()
     await sleeping
 
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(timers.async_sleep(waiter, None), 0.05)
+        await asyncio.wait_for(timers.sleep(waiter, None), 0.05)
 
 
 def test_a_loop_that_has_ended_is_not_kept_alive() -> None:
@@ -232,7 +217,7 @@ def test_a_loop_that_has_ended_is_not_kept_alive() -> None:
 
     async def main() -> weakref.ref[asyncio.AbstractEventLoop]:
         timers = SystemTimers()
-        sleeping = asyncio.ensure_future(timers.async_sleep(timers.async_waiter(), 3600.0))
+        sleeping = asyncio.ensure_future(timers.sleep(timers.waiter(), 3600.0))
         await asyncio.sleep(0)
         sleeping.cancel()
         return weakref.ref(asyncio.get_running_loop())
@@ -247,14 +232,14 @@ def test_a_loop_that_has_ended_is_not_kept_alive() -> None:
 # Fake time
 
 
-def test_fake_time_passes_by_itself_while_everybody_waits() -> None:
-    """A day in milliseconds, for a thread."""
+async def test_fake_time_passes_by_itself_while_everybody_waits() -> None:
+    """A day in milliseconds."""
     clock = FakeClock()
     timers = FakeTimers(clock)
     before = clock.now()
     began = time.monotonic()
 
-    timers.sleep(timers.waiter(), 86_400.0)
+    await timers.sleep(timers.waiter(), 86_400.0)
 
     assert clock.now().at - before.at == 86_400 * SECOND
     assert clock.now().epoch - before.epoch == 86_400 * SECOND
@@ -269,18 +254,21 @@ async def test_fake_time_stops_at_every_moment_that_somebody_waits_for() -> None
     seen: list[tuple[str, float]] = []
 
     async def task(seconds: float) -> None:
-        await timers.async_sleep(timers.async_waiter(), seconds)
+        await timers.sleep(timers.waiter(), seconds)
         seen.append(("task", (clock.now().at - began) / SECOND))
 
-    def thread(seconds: float) -> None:
-        timers.sleep(timers.waiter(), seconds)
+    async def in_thread(seconds: float) -> None:
+        await timers.sleep(timers.waiter(), seconds)
         seen.append(("thread", (clock.now().at - began) / SECOND))
+
+    def thread(seconds: float) -> None:
+        asyncio.run(in_thread(seconds))
 
     waiting = [task(1.0), asyncio.to_thread(thread, 2.0), task(3.0), asyncio.to_thread(thread, 3600.0)]
     clock_is_free = threading.Event()
-    timers.quiet = clock_is_free.is_set
+    timers.stop_while(lambda: not clock_is_free.is_set())
     tasks = [asyncio.ensure_future(each) for each in waiting]
-    await becomes(lambda: len(timers._heap) == 4)
+    await until(lambda: len(timers._heap) == 4)
     clock_is_free.set()
 
     await asyncio.gather(*tasks)
@@ -291,19 +279,33 @@ async def test_fake_time_stops_at_every_moment_that_somebody_waits_for() -> None
 
 
 async def test_fake_time_stands_still_while_something_goes_on() -> None:
-    """`quiet` says so: a request on its way takes no fake time."""
+    """`stop_while`: a request on its way takes no fake time."""
     clock = FakeClock()
     is_busy = True
-    timers = FakeTimers(clock, quiet=lambda: not is_busy)
-    before = clock.now().at
-    sleeping = asyncio.ensure_future(timers.async_sleep(timers.async_waiter(), 5.0))
+    checks = 0
 
-    await asyncio.sleep(0.05)
+    def check() -> bool:
+        nonlocal checks
+        checks += 1
+        return is_busy
+
+    timers = FakeTimers(clock)
+    timers.stop_while(check)
+    before = clock.now().at
+    sleeping = asyncio.ensure_future(timers.sleep(timers.waiter(), 5.0))
+
+    await until(lambda: checks >= 20)
 
     assert clock.now().at == before
     is_busy = False
     await asyncio.wait_for(sleeping, 10)
     assert clock.now().at == before + 5 * SECOND
+
+
+def hold_up(timers: FakeTimers, is_checked: Callable[[], bool]) -> None:
+    """Keep the event loop from running for longer than the timers wait before time advances."""
+    block_until(is_checked)
+    time.sleep(20 * timers.PATIENCE)
 
 
 async def test_fake_time_waits_for_who_is_woken_to_get_up() -> None:
@@ -317,16 +319,16 @@ async def test_fake_time_waits_for_who_is_woken_to_get_up() -> None:
         asked += is_woken
         return is_woken
 
-    timers = FakeTimers(clock, quiet=quiet)
+    timers = FakeTimers(clock)
+    timers.stop_while(lambda: not quiet())
     before = clock.now().at
-    waiter = timers.async_waiter()
-    sleeping = asyncio.ensure_future(timers.async_sleep(waiter, 100.0))
+    waiter = timers.waiter()
+    sleeping = asyncio.ensure_future(timers.sleep(waiter, 100.0))
     await asyncio.sleep(0)
 
     waiter.wake()
     is_woken = True
-    blocks_until(lambda: asked > 0)  # whoever lets time pass has looked round
-    time.sleep(20 * timers.PATIENCE)  # noqa: ASYNC251 -- the loop is kept from running it
+    hold_up(timers, lambda: asked > 0)
     await sleeping
 
     assert clock.now().at == before
@@ -342,13 +344,13 @@ async def test_fake_time_waits_for_a_loop_that_is_at_work() -> None:
         asked += 1
         return True
 
-    timers = FakeTimers(clock, quiet=quiet)
+    timers = FakeTimers(clock)
+    timers.stop_while(lambda: not quiet())
     before = clock.now().at
-    sleeping = asyncio.ensure_future(timers.async_sleep(timers.async_waiter(), 100.0))
+    sleeping = asyncio.ensure_future(timers.sleep(timers.waiter(), 100.0))
     await asyncio.sleep(0)
 
-    blocks_until(lambda: asked > 0)  # whoever lets time pass has looked round
-    time.sleep(20 * timers.PATIENCE)  # noqa: ASYNC251 -- the loop is at work
+    hold_up(timers, lambda: asked > 0)
     seen = clock.now().at
     await asyncio.wait_for(sleeping, 10)
 
@@ -362,10 +364,14 @@ async def test_fake_time_passes_for_a_loop_that_is_held_up_by_a_wait_of_its_own(
     clock = FakeClock()
     timers = FakeTimers(clock)
     timers.BUSY = 0.01
-    sleeping = asyncio.ensure_future(timers.async_sleep(timers.async_waiter(), 100.0))
+    sleeping = asyncio.ensure_future(timers.sleep(timers.waiter(), 100.0))
     await asyncio.sleep(0)
 
-    timers.sleep(timers.waiter(), seconds)
+    async def in_thread() -> None:
+        await timers.sleep(timers.waiter(), seconds)
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(asyncio.run, in_thread()).result(10)
 
     await asyncio.wait_for(sleeping, 10)
     assert clock.now().at >= 1_000 * SECOND + max(seconds, 100.0) * SECOND
@@ -380,9 +386,10 @@ async def test_fake_time_does_not_pass_in_the_moment_when_it_becomes_quiet() -> 
         asked.append(time.monotonic())
         return len(asked) > 3
 
-    timers = FakeTimers(clock, quiet=quiet)
+    timers = FakeTimers(clock)
+    timers.stop_while(lambda: not quiet())
 
-    await asyncio.wait_for(timers.async_sleep(timers.async_waiter(), 5.0), 10)
+    await asyncio.wait_for(timers.sleep(timers.waiter(), 5.0), 10)
 
     assert len(asked) >= 5
 
@@ -391,19 +398,20 @@ async def test_fake_time_does_not_run_on_for_a_wait_that_has_ended() -> None:
     """Woken or cancelled, nobody waits for that moment any more."""
     clock = FakeClock()
     is_busy = True
-    timers = FakeTimers(clock, quiet=lambda: not is_busy)
+    timers = FakeTimers(clock)
+    timers.stop_while(lambda: is_busy)
     before = clock.now().at
-    waiter = timers.async_waiter()
-    woken = asyncio.ensure_future(timers.async_sleep(waiter, 100.0))
-    cancelled = asyncio.ensure_future(timers.async_sleep(timers.async_waiter(), 200.0))
+    waiter = timers.waiter()
+    woken = asyncio.ensure_future(timers.sleep(waiter, 100.0))
+    cancelled = asyncio.ensure_future(timers.sleep(timers.waiter(), 200.0))
     await asyncio.sleep(0)
     waiter.wake()
     cancelled.cancel()
     await asyncio.gather(woken, cancelled, return_exceptions=True)
 
     is_busy = False
-    await timers.async_sleep(timers.async_waiter(), 1.0)
-    await asyncio.sleep(0.05)
+    await timers.sleep(timers.waiter(), 1.0)
+    await until(lambda: not timers._heap)  # the waits that have ended are dropped
 
     assert clock.now().at == before + SECOND
 
@@ -414,11 +422,11 @@ async def test_without_jumping_fake_time_is_moved_by_hand() -> None:
     timers = FakeTimers(clock, jump=False)
     woken: list[float] = []
 
-    async def sleep(seconds: float) -> None:
-        await timers.async_sleep(timers.async_waiter(), seconds)
+    async def wait(seconds: float) -> None:
+        await timers.sleep(timers.waiter(), seconds)
         woken.append(seconds)
 
-    tasks = [asyncio.ensure_future(sleep(seconds)) for seconds in (1.0, 0.5, 2.0, 1.000_000_1)]
+    tasks = [asyncio.ensure_future(wait(seconds)) for seconds in (1.0, 0.5, 2.0, 1.000_000_1)]
     await asyncio.sleep(0)
     for seconds, expected in ((0.4, []), (0.1, [0.5]), (0.5, [0.5, 1.0]), (0.000_001, [0.5, 1.0, 1.000_000_1])):
         clock.advance(seconds)

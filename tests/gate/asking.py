@@ -7,9 +7,9 @@ from typing import Any
 
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
-from curtsy.engine.gate import AsyncGate, Request, Ticket
-from curtsy.stores import AsyncStore, Step
-from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
+from curtsy.engine.gate import Gate, Request, Ticket
+from curtsy.stores import AsyncStore, Step, WrappedStore
+from curtsy.stores.memory import MemoryStore
 from tests.support.leap import LeapAlarm
 
 HOST = "host:example.org"
@@ -18,26 +18,20 @@ ONE_AT_A_TIME = UNLIMITED.replace(concurrency=1)
 ANSWERED = Outcome(Kind.ANSWERED, 200)
 
 
-class Slow:
+class Slow(WrappedStore):
     """A store that stops at one question until it is let go on: before it does what it is asked, or once it has."""
 
-    is_immediate = False
-
     def __init__(self, inner: AsyncStore) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self.asked = 0
         self.stop_at: tuple[int, str] = (0, "")
         self.stopped, self.go_on = asyncio.Event(), asyncio.Event()
-
-    @property
-    def identity(self) -> str:
-        return self._inner.identity
 
     async def update(self, key: str, step: Step[Any]) -> Any:
         self.asked += 1
         number = self.asked
         await self._stop(number, "before")
-        answer = await self._inner.update(key, step)
+        answer = await super().update(key, step)
         await self._stop(number, "after")
         return answer
 
@@ -46,33 +40,35 @@ class Slow:
             self.stopped.set()
             await self.go_on.wait()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
-
-class Elsewhere(AsyncMemoryStore):
+class Elsewhere(WrappedStore):
     """The same records as another process would use them: with lines of its own."""
 
     def __init__(self, store: MemoryStore, process: int) -> None:
-        super().__init__(store)
+        super().__init__(store.inner)
         self._process = process
+
+    is_immediate = True
+
+    def update_now(self, key: str, step: Step[Any]) -> Any:
+        return self.inner.update_now(key, step)
 
     @property
     def identity(self) -> str:
         return f"{super().identity} in process {self._process}"
 
 
-async def queued(gate: AsyncGate, waiters: int) -> None:
+async def queued(gate: Gate, waiters: int) -> None:
     """Wait until so many stand in line and sleep there, before time has a chance to leap."""
     assert isinstance(gate.timers, LeapAlarm)
     for _ in range(12):
-        if gate.lines.waiting == waiters and gate.timers.asleep:
+        if gate.queues.waiting == waiters and gate.timers.asleep:
             return
         await asyncio.sleep(0)
-    raise AssertionError(gate.lines.waiting)
+    raise AssertionError(gate.queues.waiting)
 
 
-async def departures(gate: AsyncGate, request: Request, times: int) -> list[float]:
+async def departures(gate: Gate, request: Request, times: int) -> list[float]:
     """Enter so often, all at once; the seconds waited by each, in the order in which they came."""
 
     async def enter() -> float:
@@ -83,7 +79,7 @@ async def departures(gate: AsyncGate, request: Request, times: int) -> list[floa
     return await asyncio.gather(*(enter() for _ in range(times)))
 
 
-async def ticket_of(gate: AsyncGate, request: Request) -> Ticket:
+async def ticket_of(gate: Gate, request: Request) -> Ticket:
     ticket = await gate.enter(request)
     assert isinstance(ticket, Ticket)
     return ticket

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from curtsy.engine.gate import AsyncGate
+from curtsy.engine.gate import Gate
 from curtsy.stores import AsyncStore
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from curtsy.stores.sqlite import AsyncSQLiteStore
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.gate.asking import (
     Slow,
 )
@@ -29,9 +29,9 @@ def store(clock: FakeClock) -> MemoryStore:
 
 
 @pytest.fixture
-def gate(store: MemoryStore, clock: FakeClock) -> AsyncGate:
+def gate(store: MemoryStore, clock: FakeClock) -> Gate:
     """A gate for tasks, on a time that leaps."""
-    return AsyncGate(AsyncMemoryStore(store), timers=LeapAlarm(clock), roll=lambda: 0.5)
+    return Gate(store.inner, timers=LeapAlarm(clock), roll=lambda: 0.5)
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -17,11 +17,11 @@ from curtsy.core.decision import Late
 from curtsy.core.errors import StoreError
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
-from curtsy.engine.gate import LOOK_AGAIN, AsyncGate, Gate, Request, Ticket
-from curtsy.engine.timers import FakeTimers, Waiter
-from curtsy.stores import Step
-from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
-from curtsy.system.clock import FakeClock
+from curtsy.engine.gate import LOOK_AGAIN, Gate, Request, Ticket
+from curtsy.engine.timers import Waiter
+from curtsy.stores import Step, WrappedStore
+from curtsy.stores.memory import MemoryStore
+from curtsy.testing import FakeClock, FakeTimers
 from tests.gate.asking import (
     HOST,
     ONE_A_SECOND,
@@ -31,14 +31,14 @@ from tests.gate.asking import (
     queued,
     ticket_of,
 )
-from tests.support.becoming import becomes
 from tests.support.leap import LeapAlarm
+from tests.support.polling import block_until, until
 
 # Cancelling
 
 
 @pytest.mark.parametrize("which", [0, 1, 5, 9])
-async def test_a_cancelled_waiter_loses_nothing_and_the_next_takes_its_turn(gate: AsyncGate, which: int) -> None:
+async def test_a_cancelled_waiter_loses_nothing_and_the_next_takes_its_turn(gate: Gate, which: int) -> None:
     """L2: whoever is cancelled, first, middle or last, those behind move up by exactly one."""
     await ticket_of(gate, Request(HOST, ONE_A_SECOND))
     tasks = [asyncio.ensure_future(departures(gate, Request(HOST, ONE_A_SECOND), 1)) for _ in range(10)]
@@ -47,23 +47,23 @@ async def test_a_cancelled_waiter_loses_nothing_and_the_next_takes_its_turn(gate
     tasks.pop(which).cancel()
 
     assert await asyncio.gather(*tasks) == [[float(turn)] for turn in range(1, 10)]
-    assert gate.lines.waiting == 0
+    assert gate.queues.waiting == 0
 
 
-async def test_a_task_cancelled_before_it_began_was_never_there(gate: AsyncGate) -> None:
+async def test_a_task_cancelled_before_it_began_was_never_there(gate: Gate) -> None:
     """L2"""
     task = asyncio.ensure_future(gate.enter(Request(HOST, ONE_A_SECOND)))
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
     assert await departures(gate, Request(HOST, ONE_A_SECOND), 2) == [0.0, 1.0]
-    assert gate.lines.waiting == 0
+    assert gate.queues.waiting == 0
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_task_cancelled_while_the_store_is_asked_gives_all_back(slow: Slow, when: str) -> None:
     """L2, B5: place, token and budget of one who is gone when the answer comes are free at once."""
-    gate = AsyncGate(slow)
+    gate = Gate(slow)
     policy = UNLIMITED.replace(qps=0.01, burst=3, concurrency=1, max_requests_per_day=5, max_pages_per_day=5)
     slow.stop_at = (1, when)
     task = asyncio.ensure_future(gate.enter(Request(HOST, policy, count=3)))
@@ -76,13 +76,13 @@ async def test_a_task_cancelled_while_the_store_is_asked_gives_all_back(slow: Sl
 
     assert ticket.go.requests_left == 4
     assert ticket.go.pages_left == 4
-    assert gate.lines.waiting == 0
+    assert gate.queues.waiting == 0
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_those_behind_one_cancelled_at_the_store_need_not_poll_for_its_place(slow: Slow, when: str) -> None:
     """The next is told when what was taken in vain is back."""
-    gate = AsyncGate(slow, timers=FakeTimers(FakeClock(), jump=False))  # whoever polls does so at no time
+    gate = Gate(slow, timers=FakeTimers(FakeClock(), jump=False))  # whoever polls does so at no time
     slow.stop_at = (1, when)
     first = asyncio.ensure_future(gate.enter(Request(HOST, ONE_AT_A_TIME)))
     second = asyncio.ensure_future(gate.enter(Request(HOST, ONE_AT_A_TIME)))
@@ -97,8 +97,8 @@ async def test_those_behind_one_cancelled_at_the_store_need_not_poll_for_its_pla
 
 async def test_a_store_that_fails_after_a_cancel_is_nobodys_problem(store: MemoryStore) -> None:
     """B8: what cannot be given back runs out by itself, and nothing is left behind in the log."""
-    broken = Slow(AsyncMemoryStore(store))
-    gate = AsyncGate(broken)
+    broken = Slow(store.inner)
+    gate = Gate(broken)
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     broken.stop_at = (1, "before")
@@ -113,21 +113,19 @@ async def test_a_store_that_fails_after_a_cancel_is_nobodys_problem(store: Memor
         await task
     with pytest.raises(StoreError):
         await gate.enter(Request(HOST, ONE_AT_A_TIME))
-    await asyncio.sleep(0.01)
-    assert gate.lines.waiting == 0
+    await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+    assert gate.queues.waiting == 0
     assert complaints == []
 
 
 # All of it at once
 
 
-class Jittery(AsyncMemoryStore):
+class Jittery(WrappedStore):
     """A store that takes its time before it does something and before it answers, now more, now less."""
 
-    is_immediate = False
-
     def __init__(self, store: MemoryStore, dice: random.Random, meanwhile: Callable[[str], None]) -> None:
-        super().__init__(store)
+        super().__init__(store.inner)
         self._dice = dice
         self._meanwhile = meanwhile
 
@@ -157,7 +155,7 @@ async def test_whatever_is_cancelled_late_or_closed_nothing_is_lost_and_nothing_
         if lines[key] and dice.random() < 0.1:
             lines[key][0].cancel()
 
-    gate = AsyncGate(Jittery(store, dice, cancel_who_is_asking), timers=LeapAlarm(clock), roll=dice.random)
+    gate = Gate(Jittery(store, dice, cancel_who_is_asking), timers=LeapAlarm(clock), roll=dice.random)
     policies = [
         UNLIMITED.replace(concurrency=1, max_requests_per_day=1000),
         UNLIMITED.replace(concurrency=2, qps=50.0, max_requests_per_day=1000),
@@ -173,7 +171,7 @@ async def test_whatever_is_cancelled_late_or_closed_nothing_is_lost_and_nothing_
     async def visit(number: int) -> None:
         host = number % 5
         policy, deadline = policies[host], dice.choice((None, None, 0.0, 0.3, 5.0))
-        waiter = gate.timers.async_waiter()
+        waiter = gate.timers.waiter()
         if dice.random() < 0.1:
             asyncio.get_running_loop().call_soon(setattr, waiter, "closed", True)
             asyncio.get_running_loop().call_soon(waiter.wake)
@@ -191,15 +189,15 @@ async def test_whatever_is_cancelled_late_or_closed_nothing_is_lost_and_nothing_
         assert inside[host] <= (policy.concurrency or 300)
         outcome = Outcome(Kind.ABANDONED, sent=False)
         try:
-            await gate.timers.async_sleep(gate.timers.async_waiter(), dice.choice((0.0, 0.02, 0.2)))
+            await gate.timers.sleep(gate.timers.waiter(), dice.choice((0.0, 0.02, 0.2)))
             outcome = Outcome(Kind.ANSWERED, 200, page=True)
             sent[host] += 1
         finally:
             inside[host] -= 1
-            await asyncio.shield(gate.leave(answer, outcome))
+            await asyncio.shield(gate.settle(answer, outcome))
 
     async def cancel(task: asyncio.Task[None]) -> None:
-        await gate.timers.async_sleep(gate.timers.async_waiter(), 3 * dice.random())
+        await gate.timers.sleep(gate.timers.waiter(), 3 * dice.random())
         for _ in range(dice.randrange(8)):
             await asyncio.sleep(0)
         task.cancel()
@@ -208,10 +206,10 @@ async def test_whatever_is_cancelled_late_or_closed_nothing_is_lost_and_nothing_
     cancels = [asyncio.ensure_future(cancel(task)) for task in dice.sample(tasks, 50)]
     results = await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.gather(*cancels)
-    await becomes(lambda: not gate._background and gate.lines.out == 0)
+    await until(lambda: not gate.driver.background and gate.queues.out == 0)
 
     assert [each for each in results if not isinstance(each, asyncio.CancelledError | None)] == []
-    assert gate.lines.waiting == 0
+    assert gate.queues.waiting == 0
     for host, policy in enumerate(policies):
         record = store.read(f"host:{host}")
         assert record.places == ()
@@ -221,17 +219,16 @@ async def test_whatever_is_cancelled_late_or_closed_nothing_is_lost_and_nothing_
 
 def test_a_loop_that_was_closed_with_no_word_holds_up_nobody(store: MemoryStore) -> None:
     """L9: who waited in it cannot get up any more, and does not stand in the way"""
-    gate = AsyncGate(AsyncMemoryStore(store))
-    blocking = Gate(store)
+    gate = Gate(store.inner)
     slow = UNLIMITED.replace(qps=0.001)
-    assert isinstance(blocking.enter(Request(HOST, slow)), Ticket)
+    assert isinstance(asyncio.run(gate.enter(Request(HOST, slow))), Ticket)
     loop = asyncio.new_event_loop()
     waiting = loop.create_task(gate.enter(Request(HOST, slow)))
-    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.run_until_complete(until(lambda: gate.queues.is_queued(HOST)))
     loop.close()
 
-    is_queued = gate.lines.is_queued(HOST)
-    ticket = blocking.enter(Request(HOST, UNLIMITED, deadline=5.0))
+    is_queued = gate.queues.is_queued(HOST)
+    ticket = asyncio.run(gate.enter(Request(HOST, UNLIMITED, deadline=5.0)))
 
     assert not is_queued
     assert isinstance(ticket, Ticket)
@@ -244,51 +241,48 @@ def test_who_waits_behind_a_loop_that_is_closed_with_no_word_goes_on(
 ) -> None:
     """L9: when the next one comes, else at the next look"""
     timers = FakeTimers(clock, jump=False)
-    gate = AsyncGate(AsyncMemoryStore(store), timers=timers)
-    blocking = Gate(store, timers=timers)
+    gate = Gate(store.inner, timers=timers)
     slow = UNLIMITED.replace(qps=0.001)
-    assert isinstance(blocking.enter(Request(HOST, slow)), Ticket)
+    assert isinstance(asyncio.run(gate.enter(Request(HOST, slow))), Ticket)
     loop = asyncio.new_event_loop()
     gone = loop.create_task(gate.enter(Request(HOST, slow)))
-    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.run_until_complete(until(lambda: gate.queues.is_queued(HOST)))
     with ThreadPoolExecutor(2) as threads:
-        behind = threads.submit(blocking.enter, Request(HOST, UNLIMITED))
-        give_up_at = time.monotonic() + 20
-        while len(timers._asleep) < 2 and time.monotonic() < give_up_at:
-            time.sleep(0.001)
+        behind = threads.submit(asyncio.run, gate.enter(Request(HOST, UNLIMITED)))
+        block_until(lambda: len(timers._asleep) == 2)
 
         loop.close()
         if told_by == "a newcomer":
-            assert isinstance(blocking.enter(Request(HOST, UNLIMITED)), Ticket)
+            assert isinstance(asyncio.run(gate.enter(Request(HOST, UNLIMITED))), Ticket)
         else:
             clock.advance(LOOK_AGAIN)
 
         assert isinstance(behind.result(10), Ticket)
-    assert gate.lines.waiting == 0
+    assert gate.queues.waiting == 0
     gone._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("order", ["first first", "last first"])
-async def test_many_who_give_up_at_once_take_no_time_in_whatever_order(gate: AsyncGate, order: str) -> None:
+async def test_many_who_give_up_at_once_take_no_time_in_whatever_order(gate: Gate, order: str) -> None:
     """L2, L9: a task group cancels in no order at all"""
     slow = UNLIMITED.replace(qps=0.0001)
     await ticket_of(gate, Request(HOST, slow))
     waiting = [asyncio.ensure_future(gate.enter(Request(HOST, slow))) for _ in range(10_000)]
     await asyncio.sleep(0)
-    assert gate.lines.waiting == 10_000
+    assert gate.queues.waiting == 10_000
     began = time.process_time()
 
     for task in waiting if order == "first first" else reversed(waiting):
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
 
-    assert gate.lines.waiting == 0
+    assert gate.queues.waiting == 0
     assert time.process_time() - began < 1.0, "0.15 s alone; it was 1.3 s when each was searched for"
 
 
 async def test_a_window_has_its_tokens_back_from_one_that_is_cancelled_at_the_store(slow: Slow) -> None:
     """L2: sliding_window remembers departures, and forgets that one"""
-    gate = AsyncGate(slow)
+    gate = Gate(slow)
     policy = UNLIMITED.replace(qps=0.001, burst=5, strategy="sliding_window")
     await ticket_of(gate, Request(HOST, policy, count=2))
     slow.stop_at = (2, "after")
@@ -298,7 +292,7 @@ async def test_a_window_has_its_tokens_back_from_one_that_is_cancelled_at_the_st
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     slow.go_on.set()
-    await becomes(lambda: not gate._background)
+    await until(lambda: not gate.driver.background)
 
     await asyncio.wait_for(ticket_of(gate, Request(HOST, policy, count=3)), 10)
     assert isinstance(await gate.enter(Request(HOST, policy, deadline=10.0)), Late)
@@ -307,7 +301,7 @@ async def test_a_window_has_its_tokens_back_from_one_that_is_cancelled_at_the_st
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_who_stands_behind_one_cancelled_at_the_store_goes_when_its_token_is_back(slow: Slow, when: str) -> None:
     """L2: else it would be charged before, and the token be lost"""
-    gate = AsyncGate(slow)
+    gate = Gate(slow)
     policy = UNLIMITED.replace(qps=0.001, burst=3)
     slow.stop_at = (1, when)
     first = asyncio.ensure_future(gate.enter(Request(HOST, policy)))
@@ -321,31 +315,31 @@ async def test_who_stands_behind_one_cancelled_at_the_store_goes_when_its_token_
     await asyncio.wait_for(second, 10)
     await asyncio.wait_for(ticket_of(gate, Request(HOST, policy, count=2)), 10)
     assert isinstance(await gate.enter(Request(HOST, policy, deadline=10.0)), Late)
-    assert gate.lines.waiting == 0
+    assert gate.queues.waiting == 0
 
 
 def test_a_waiter_that_is_collected_while_the_lines_are_locked_stops_nobody(store: MemoryStore) -> None:
     """L9: a task of a closed loop ends when the garbage collector finds it, in whatever that thread is just at"""
-    gate = AsyncGate(AsyncMemoryStore(store))
+    gate = Gate(store.inner)
     slow = UNLIMITED.replace(qps=0.001)
-    assert isinstance(Gate(store).enter(Request(HOST, slow)), Ticket)
+    assert isinstance(asyncio.run(gate.enter(Request(HOST, slow))), Ticket)
     loop = asyncio.new_event_loop()
     waiter: list[Waiter] = []
 
     async def wait() -> None:
-        waiter.append(gate.timers.async_waiter())
+        waiter.append(gate.timers.waiter())
         await gate.enter(Request(HOST, slow), waiter[0])
 
     task = loop.create_task(wait())
-    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.run_until_complete(until(lambda: gate.queues.is_queued(HOST)))
     loop.close()
-    assert gate.lines._lock.acquire(timeout=5)
+    assert gate.queues._lock.acquire(timeout=5)
 
-    left = threading.Thread(target=gate.lines.leave, args=(HOST, waiter[0]), kwargs={"holding": False})
+    left = threading.Thread(target=gate.queues.leave, args=(HOST, waiter[0]), kwargs={"holding": False})
     left.start()
     left.join(10)
 
     assert not left.is_alive(), "it waits for the lock, which its own thread may have"
-    gate.lines._lock.release()
-    assert isinstance(Gate(store).enter(Request(HOST, UNLIMITED, deadline=5.0)), Ticket)
+    gate.queues._lock.release()
+    assert isinstance(asyncio.run(gate.enter(Request(HOST, UNLIMITED, deadline=5.0))), Ticket)
     task._log_destroy_pending = False  # type: ignore[attr-defined]

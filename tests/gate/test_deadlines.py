@@ -9,10 +9,9 @@ import pytest
 from curtsy.core.decision import Late
 from curtsy.core.message import SECOND
 from curtsy.core.policy import UNLIMITED, Strategy
-from curtsy.engine.gate import Answer, AsyncGate, Gate, Request, Ticket
-from curtsy.engine.timers import FakeTimers
+from curtsy.engine.gate import Answer, Gate, Request, Ticket
 from curtsy.stores.memory import MemoryStore
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.gate.asking import (
     ANSWERED,
     HOST,
@@ -28,9 +27,7 @@ from tests.support.leap import LeapAlarm
 # Deadlines
 
 
-async def test_a_deadline_that_cannot_be_met_is_late_at_once_with_the_time_needed(
-    gate: AsyncGate, clock: FakeClock
-) -> None:
+async def test_a_deadline_that_cannot_be_met_is_late_at_once_with_the_time_needed(gate: Gate, clock: FakeClock) -> None:
     """L2, U5: for the first in line, exactly."""
     await ticket_of(gate, Request(HOST, UNLIMITED.replace(qps=0.1)))
     before = clock.now().at
@@ -42,7 +39,7 @@ async def test_a_deadline_that_cannot_be_met_is_late_at_once_with_the_time_neede
     assert isinstance(await gate.enter(Request(HOST, UNLIMITED.replace(qps=0.1), deadline=10.0)), Ticket)
 
 
-async def test_a_deadline_far_back_in_the_line_is_late_at_once_too(gate: AsyncGate, clock: FakeClock) -> None:
+async def test_a_deadline_far_back_in_the_line_is_late_at_once_too(gate: Gate, clock: FakeClock) -> None:
     """U5: nobody stands in a line for a minute to be told what was known when he came."""
     waiting = [asyncio.ensure_future(departures(gate, Request(HOST, ONE_A_SECOND), 1)) for _ in range(61)]
     await queued(gate, 60)
@@ -55,7 +52,7 @@ async def test_a_deadline_far_back_in_the_line_is_late_at_once_too(gate: AsyncGa
     assert await asyncio.gather(*waiting) == [[float(turn)] for turn in range(61)]
 
 
-async def test_a_deadline_that_the_forecast_allows_is_met(gate: AsyncGate) -> None:
+async def test_a_deadline_that_the_forecast_allows_is_met(gate: Gate) -> None:
     """U5: nor is anybody sent away whose turn would have come in time."""
     waiting = asyncio.ensure_future(departures(gate, Request(HOST, ONE_A_SECOND), 61))
     await queued(gate, 60)
@@ -66,7 +63,7 @@ async def test_a_deadline_that_the_forecast_allows_is_met(gate: AsyncGate) -> No
     await waiting
 
 
-async def test_a_place_that_is_held_may_come_free_before_its_lease_ends(gate: AsyncGate) -> None:
+async def test_a_place_that_is_held_may_come_free_before_its_lease_ends(gate: Gate) -> None:
     """U5: a deadline shorter than the lease of who is on his way is no reason to refuse at once."""
     holder = await ticket_of(gate, Request(HOST, ONE_AT_A_TIME))
     assert holder.lease.lasts > 30
@@ -74,15 +71,15 @@ async def test_a_place_that_is_held_may_come_free_before_its_lease_ends(gate: As
     behind = asyncio.ensure_future(gate.enter(Request(HOST, ONE_AT_A_TIME, deadline=6.0)))
     await queued(gate, 2)
 
-    await gate.leave(holder, ANSWERED)
+    await gate.settle(holder, ANSWERED)
 
     ticket = await waiting
     assert isinstance(ticket, Ticket)
-    await gate.leave(ticket, ANSWERED)
+    await gate.settle(ticket, ANSWERED)
     assert isinstance(await behind, Ticket)
 
 
-async def test_a_deadline_that_passes_while_a_place_is_held_is_late_on_time(gate: AsyncGate, clock: FakeClock) -> None:
+async def test_a_deadline_that_passes_while_a_place_is_held_is_late_on_time(gate: Gate, clock: FakeClock) -> None:
     """U5: first and second in line are told at their own deadlines, not before and not after."""
     await ticket_of(gate, Request(HOST, ONE_AT_A_TIME))
     began = clock.now().at
@@ -96,10 +93,10 @@ async def test_a_deadline_that_passes_while_a_place_is_held_is_late_on_time(gate
     await asyncio.gather(enter(5.0), enter(2.5), enter(7.0))
 
     assert told == [(2.5, 2_500_000), (5.0, 5_000_000), (7.0, 7_000_000)]
-    assert gate.lines.waiting == 0
+    assert gate.queues.waiting == 0
 
 
-async def test_a_wait_besides_the_place_is_known_at_once(gate: AsyncGate, clock: FakeClock) -> None:
+async def test_a_wait_besides_the_place_is_known_at_once(gate: Gate, clock: FakeClock) -> None:
     """U5: one on his way, and a pause of 10 s after him: 9 s cannot be met, whenever he comes back."""
     policy = UNLIMITED.replace(concurrency=1, delay=10.0)
     await ticket_of(gate, Request(HOST, policy))
@@ -109,7 +106,7 @@ async def test_a_wait_besides_the_place_is_known_at_once(gate: AsyncGate, clock:
     assert clock.now().at == before
 
 
-async def test_no_deadline_at_all_is_met_only_by_what_is_there(gate: AsyncGate) -> None:
+async def test_no_deadline_at_all_is_met_only_by_what_is_there(gate: Gate) -> None:
     """L2: a timeout of 0 takes a token that is there, and never waits."""
     request = Request(HOST, ONE_A_SECOND, deadline=0.0)
 
@@ -117,16 +114,7 @@ async def test_no_deadline_at_all_is_met_only_by_what_is_there(gate: AsyncGate) 
     assert await gate.enter(request) == Late(1.0)
 
 
-def test_a_thread_has_deadlines_too(store: MemoryStore, clock: FakeClock) -> None:
-    """U5"""
-    gate = Gate(store, timers=FakeTimers(clock))
-    gate.enter(Request(HOST, ONE_A_SECOND))
-
-    assert gate.enter(Request(HOST, ONE_A_SECOND, deadline=0.5)) == Late(1.0)
-    assert isinstance(gate.enter(Request(HOST, ONE_A_SECOND, deadline=1.0)), Ticket)
-
-
-async def test_a_deadline_in_the_global_line_is_late_at_once(gate: AsyncGate, clock: FakeClock) -> None:
+async def test_a_deadline_in_the_global_line_is_late_at_once(gate: Gate, clock: FakeClock) -> None:
     """U5: the global rate is a wait like any other, however many hosts stand before it."""
     overall = UNLIMITED.replace(qps=1.0)
     waiting = [
@@ -143,11 +131,11 @@ async def test_a_deadline_in_the_global_line_is_late_at_once(gate: AsyncGate, cl
 
 
 async def test_a_deadline_that_passes_in_the_global_line_is_late_on_time(
-    store: MemoryStore, gate: AsyncGate, clock: FakeClock
+    store: MemoryStore, gate: Gate, clock: FakeClock
 ) -> None:
     """U5: another process takes the tokens meanwhile; whoever waits for one is told at his deadline, not later."""
     overall = UNLIMITED.replace(qps=1.0)
-    theirs = AsyncGate(Elsewhere(store, 2), timers=LeapAlarm(clock))
+    theirs = Gate(Elsewhere(store, 2), timers=LeapAlarm(clock))
     await ticket_of(theirs, Request("host:theirs", UNLIMITED, overall))
     began = clock.now().at
     greedy = asyncio.ensure_future(departures(theirs, Request("host:theirs", UNLIMITED, overall), 30))
@@ -167,7 +155,7 @@ async def test_a_deadline_that_passes_in_the_global_line_is_late_on_time(
 
 @pytest.mark.parametrize("strategy", ["token_bucket", "sliding_window"])
 async def test_a_deadline_is_judged_by_all_tokens_that_are_asked_for_before_it(
-    gate: AsyncGate, clock: FakeClock, strategy: Strategy
+    gate: Gate, clock: FakeClock, strategy: Strategy
 ) -> None:
     """L2, U8: those ahead may take several, and so may it; late at once, and exactly"""
     policy = UNLIMITED.replace(qps=1.0, burst=5, strategy=strategy)
@@ -184,9 +172,7 @@ async def test_a_deadline_is_judged_by_all_tokens_that_are_asked_for_before_it(
     await asyncio.gather(*waiting)
 
 
-async def test_a_deadline_in_the_middle_of_a_window_is_judged_by_its_departures(
-    gate: AsyncGate, clock: FakeClock
-) -> None:
+async def test_a_deadline_in_the_middle_of_a_window_is_judged_by_its_departures(gate: Gate, clock: FakeClock) -> None:
     """L2: sliding_window"""
     policy = UNLIMITED.replace(qps=1.0, burst=2, strategy="sliding_window")
     for _ in range(2):
@@ -202,7 +188,7 @@ async def test_a_deadline_in_the_middle_of_a_window_is_judged_by_its_departures(
 
 
 async def test_a_leaky_bucket_lets_several_go_when_it_is_full_and_the_deadline_knows(
-    gate: AsyncGate, clock: FakeClock
+    gate: Gate, clock: FakeClock
 ) -> None:
     """L2: one that can be met does not fail"""
     policy = UNLIMITED.replace(qps=1.0, burst=5, strategy="leaky_bucket")

@@ -13,12 +13,11 @@ from curtsy.core.errors import Reason
 from curtsy.core.message import SECOND
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
-from curtsy.engine.gate import GLOBAL, Answer, AsyncGate, Request, Ticket
+from curtsy.engine.gate import GLOBAL, Answer, Gate, Request, Ticket
 from curtsy.engine.gate_steps import charge, settled
-from curtsy.engine.timers import FakeTimers
-from curtsy.stores import Step
-from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
-from curtsy.system.clock import FakeClock
+from curtsy.stores import Step, WrappedStore
+from curtsy.stores.memory import MemoryStore
+from curtsy.testing import FakeClock, FakeTimers
 from tests.gate.asking import (
     ANSWERED,
     HOST,
@@ -33,9 +32,7 @@ from tests.support.leap import LeapAlarm
 # The global rate
 
 
-async def test_the_global_rate_serves_hosts_in_the_order_in_which_they_are_ready(
-    gate: AsyncGate, clock: FakeClock
-) -> None:
+async def test_the_global_rate_serves_hosts_in_the_order_in_which_they_are_ready(gate: Gate, clock: FakeClock) -> None:
     """Q1: twenty hosts, two a second over all, none of them loses a moment."""
     began, overall = clock.now().at, UNLIMITED.replace(qps=2.0)
     left: list[tuple[int, int]] = []
@@ -49,7 +46,7 @@ async def test_the_global_rate_serves_hosts_in_the_order_in_which_they_are_ready
     assert left == [(number, number * SECOND // 2) for number in range(20)]
 
 
-async def test_the_global_rate_is_shared_by_registered_domain(gate: AsyncGate) -> None:
+async def test_the_global_rate_is_shared_by_registered_domain(gate: Gate) -> None:
     """Q1: wildcard DNS. Hosts of one registered domain that wait cost another one turn; its own are in order"""
     overall = UNLIMITED.replace(qps=1.0)
     names = ["first.org", *(f"h{number}.evil.org" for number in range(100)), "honest.org", "www.honest.org"]
@@ -67,7 +64,7 @@ async def test_the_global_rate_is_shared_by_registered_domain(gate: AsyncGate) -
 
 
 async def test_no_lease_is_held_while_waiting_for_the_global_rate(
-    gate: AsyncGate, store: MemoryStore, clock: FakeClock
+    gate: Gate, store: MemoryStore, clock: FakeClock
 ) -> None:
     """Section 3 of the design: nobody else is kept from a host by one who may not leave yet."""
     overall = UNLIMITED.replace(qps=0.1)
@@ -76,16 +73,18 @@ async def test_no_lease_is_held_while_waiting_for_the_global_rate(
     await queued(gate, 2)
 
     assert store.read(HOST) is None
-    theirs = await ticket_of(AsyncGate(Elsewhere(store, 2), timers=LeapAlarm(clock)), Request(HOST, ONE_AT_A_TIME))
+    theirs = await ticket_of(Gate(Elsewhere(store, 2), timers=LeapAlarm(clock)), Request(HOST, ONE_AT_A_TIME))
     store.update(HOST, settled(ONE_AT_A_TIME, theirs.lease, ANSWERED))
     assert (await waiting).waited == 10.0
 
 
-class Rival(AsyncMemoryStore):
+class Rival(WrappedStore):
     """A store where another process takes the host's place just before ours is charged."""
 
+    is_immediate = False
+
     def __init__(self, store: MemoryStore, key: str) -> None:
-        super().__init__(store)
+        super().__init__(store.inner)
         self._key = key
         self._times = 0
 
@@ -99,7 +98,7 @@ class Rival(AsyncMemoryStore):
 
 async def test_a_global_token_goes_back_when_the_host_says_no(store: MemoryStore, clock: FakeClock) -> None:
     """Section 3 of the design: another host leaves with it in the same instant."""
-    gate = AsyncGate(Rival(store, HOST), timers=LeapAlarm(clock), roll=lambda: 0.5)
+    gate = Gate(Rival(store, HOST), timers=LeapAlarm(clock), roll=lambda: 0.5)
     overall = UNLIMITED.replace(qps=0.1)
     robbed = asyncio.ensure_future(ticket_of(gate, Request(HOST, ONE_AT_A_TIME, overall)))
     await asyncio.sleep(0)
@@ -110,7 +109,7 @@ async def test_a_global_token_goes_back_when_the_host_says_no(store: MemoryStore
     assert (await robbed).waited >= 35.0
 
 
-async def test_a_waiter_cancelled_in_the_global_line_is_passed_over(gate: AsyncGate) -> None:
+async def test_a_waiter_cancelled_in_the_global_line_is_passed_over(gate: Gate) -> None:
     """L2: first in that line, or behind."""
     overall = UNLIMITED.replace(qps=1.0)
     await ticket_of(gate, Request("host:before", UNLIMITED, overall))
@@ -124,14 +123,14 @@ async def test_a_waiter_cancelled_in_the_global_line_is_passed_over(gate: AsyncG
 
     done = await asyncio.gather(*tasks, return_exceptions=True)
     assert [each.waited for each in done if isinstance(each, Ticket)] == [1.0, 2.0, 3.0, 4.0]
-    assert gate.lines.waiting == 0
+    assert gate.queues.waiting == 0
 
 
 @pytest.mark.parametrize("question", [2, 3], ids=["taking the token", "charging the host"])
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_global_token_of_one_cancelled_at_the_store_is_not_lost(slow: Slow, when: str, question: int) -> None:
     """L2: whether it was being taken or was in hand already; the next leaves at once though the rate is one an hour."""
-    gate = AsyncGate(slow)
+    gate = Gate(slow)
     overall = UNLIMITED.replace(qps=1 / 3600)
     slow.stop_at = (question, when)
     task = asyncio.ensure_future(gate.enter(Request(HOST, ONE_AT_A_TIME, overall)))
@@ -152,7 +151,7 @@ async def test_prepaid_batches_keep_the_global_rate_in_every_window(
     """Q1: 400 a second are taken 20 at a time; after a rest as in the middle of it, never two batches ahead."""
     overall, batch = UNLIMITED.replace(qps=400.0), 20
     timers = LeapAlarm(clock)
-    gates = [AsyncGate(Elsewhere(store, number), timers=timers) for number in range(processes)]
+    gates = [Gate(Elsewhere(store, number), timers=timers) for number in range(processes)]
     left: list[int] = []
 
     async def enter(number: int) -> None:
@@ -169,9 +168,10 @@ async def test_prepaid_batches_keep_the_global_rate_in_every_window(
     assert (left[-1] - left[-700]) / SECOND == pytest.approx(700 / 400, abs=0.1)
 
 
-class Counting(AsyncMemoryStore):
+class Counting(WrappedStore):
     """Counts what is asked of the global record."""
 
+    is_immediate = False
     asked = 0
 
     async def update(self, key: str, step: Step[Any]) -> Any:
@@ -181,8 +181,8 @@ class Counting(AsyncMemoryStore):
 
 async def test_a_fast_global_rate_is_not_asked_for_once_a_request(store: MemoryStore, clock: FakeClock) -> None:
     """Q1, section 3 of the design: one record must not be hot; at 400 a second twenty are taken at once"""
-    counting, overall = Counting(store), UNLIMITED.replace(qps=400.0)
-    gate = AsyncGate(counting, timers=LeapAlarm(clock))
+    counting, overall = Counting(store.inner), UNLIMITED.replace(qps=400.0)
+    gate = Gate(counting, timers=LeapAlarm(clock))
 
     for number in range(100):
         await ticket_of(gate, Request(f"host:{number}", UNLIMITED, overall))
@@ -190,7 +190,7 @@ async def test_a_fast_global_rate_is_not_asked_for_once_a_request(store: MemoryS
     assert counting.asked <= 2 * 100 / 20
 
 
-async def test_a_global_rate_that_is_lifted_lets_everybody_go(gate: AsyncGate, clock: FakeClock) -> None:
+async def test_a_global_rate_that_is_lifted_lets_everybody_go(gate: Gate, clock: FakeClock) -> None:
     """Q6: changed while running, it holds for those in its line."""
     overall = UNLIMITED.replace(qps=1 / 3600)
 
@@ -204,7 +204,7 @@ async def test_a_global_rate_that_is_lifted_lets_everybody_go(gate: AsyncGate, c
     before = clock.now().at
 
     overall = UNLIMITED
-    gate.lines.nudge(GLOBAL)
+    gate.queues.nudge(GLOBAL)
 
     await asyncio.gather(*waiting)
     assert clock.now().at == before
@@ -213,7 +213,7 @@ async def test_a_global_rate_that_is_lifted_lets_everybody_go(gate: AsyncGate, c
 # What happens to a host while its first waits in the global line
 
 
-async def in_global_line(gate: AsyncGate, request: Request) -> asyncio.Task[Answer]:
+async def in_global_line(gate: Gate, request: Request) -> asyncio.Task[Answer]:
     """The first of a host's line, whom the host lets go and the global rate does not."""
     await ticket_of(gate, Request("host:other", UNLIMITED, request.overall))
     waiting = asyncio.ensure_future(gate.enter(request))
@@ -221,7 +221,7 @@ async def in_global_line(gate: AsyncGate, request: Request) -> asyncio.Task[Answ
     return waiting
 
 
-async def test_a_limit_that_changes_holds_for_who_waits_in_the_global_line(gate: AsyncGate, clock: FakeClock) -> None:
+async def test_a_limit_that_changes_holds_for_who_waits_in_the_global_line(gate: Gate, clock: FakeClock) -> None:
     """U8: it is charged by the limits of the moment at which it leaves"""
     overall, present = UNLIMITED.replace(qps=0.1), UNLIMITED.replace(qps=10.0)
     request = Request(HOST, present, overall, renew=lambda: (HOST, present, overall))
@@ -242,7 +242,7 @@ async def test_a_limit_that_changes_holds_for_who_waits_in_the_global_line(gate:
 
 @pytest.mark.parametrize("by", ["hand", "reply"])
 async def test_an_open_breaker_refuses_at_once_who_waits_in_the_global_line(
-    gate: AsyncGate, clock: FakeClock, by: str
+    gate: Gate, clock: FakeClock, by: str
 ) -> None:
     """Q4: and everybody behind, and everybody who comes"""
     policy = UNLIMITED.replace(breaker=True, concurrency=5)
@@ -256,26 +256,24 @@ async def test_an_open_breaker_refuses_at_once_who_waits_in_the_global_line(
     if by == "hand":
         await gate.amend(HOST, policy, Trip())
     else:
-        await gate.leave(flight, Outcome(Kind.BLOCKED, 403))
+        await gate.settle(flight, Outcome(Kind.BLOCKED, 403))
     newcomer = await gate.enter(request)
 
     for answer in (await first, await behind, newcomer):
         assert isinstance(answer, No)
         assert answer.reason is Reason.CIRCUIT_OPEN
     assert clock.now().at == before
-    assert gate.lines.waiting == 0
+    assert gate.queues.waiting == 0
 
 
-async def test_news_that_change_nothing_cost_nobody_its_place_in_the_global_line(
-    gate: AsyncGate, clock: FakeClock
-) -> None:
+async def test_news_that_change_nothing_cost_nobody_its_place_in_the_global_line(gate: Gate, clock: FakeClock) -> None:
     """L2: first come, first served"""
     overall = UNLIMITED.replace(qps=0.1)
     first = await in_global_line(gate, Request(HOST, UNLIMITED, overall))
     second = asyncio.ensure_future(ticket_of(gate, Request("host:second", UNLIMITED, overall)))
     await queued(gate, 4)
 
-    gate.lines.nudge(HOST)
+    gate.queues.nudge(HOST)
 
     ticket = await first
     assert isinstance(ticket, Ticket)
@@ -284,7 +282,7 @@ async def test_news_that_change_nothing_cost_nobody_its_place_in_the_global_line
 
 async def test_a_turn_that_is_put_back_gives_back_the_global_one_too(store: MemoryStore, clock: FakeClock) -> None:
     """Q1: nothing was sent, so nobody waits for it"""
-    gate = AsyncGate(AsyncMemoryStore(store), timers=FakeTimers(clock, jump=False))
+    gate = Gate(store.inner, timers=FakeTimers(clock, jump=False))
     request = Request(HOST, UNLIMITED, UNLIMITED.replace(qps=0.1))
     first = await gate.enter(request)
     assert isinstance(first, Ticket)

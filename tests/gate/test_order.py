@@ -15,10 +15,9 @@ import pytest
 
 from curtsy.core.message import SECOND
 from curtsy.core.policy import UNLIMITED
-from curtsy.engine.gate import AsyncGate, Gate, Request, Ticket
-from curtsy.engine.timers import FakeTimers
+from curtsy.engine.gate import Gate, Request, Ticket
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock, FakeTimers
 from tests.gate.asking import (
     ANSWERED,
     HOST,
@@ -29,8 +28,8 @@ from tests.gate.asking import (
     queued,
     ticket_of,
 )
-from tests.support.becoming import becomes
 from tests.support.leap import LeapAlarm
+from tests.support.polling import until
 
 # Order
 
@@ -38,7 +37,7 @@ from tests.support.leap import LeapAlarm
 async def test_what_all_others_wait_for_goes_before_them(store: MemoryStore, clock: FakeClock) -> None:
     """R5: robots.txt, when it has ended while pages stand in line; then those who come back, in their order"""
     timers = FakeTimers(clock, jump=False)
-    gate = AsyncGate(AsyncMemoryStore(store), timers=timers)
+    gate = Gate(store.inner, timers=timers)
     request = Request(HOST, ONE_A_SECOND)
     left: list[str] = []
 
@@ -48,32 +47,27 @@ async def test_what_all_others_wait_for_goes_before_them(store: MemoryStore, clo
 
     await enter("first")
     tasks = [asyncio.ensure_future(enter(name)) for name in ("a", "b")]
-    await becomes(lambda: gate.lines.waiting == 2)
+    await until(lambda: gate.queues.waiting == 2)
     for name, rank in (("second", 2.0), ("rules", -1.0), ("first of all", 1.0), ("second too", 2.0)):
         tasks.append(asyncio.ensure_future(enter(name, rank)))
-    await becomes(lambda: gate.lines.waiting == 6)
+    await until(lambda: gate.queues.waiting == 6)
     for number in range(6):
         clock.advance(1.0)
-        await becomes(lambda: len(left) == number + 2)  # noqa: B023
+        await until(lambda: len(left) == number + 2)  # noqa: B023
 
     await asyncio.gather(*tasks)
     assert left == ["first", "rules", "first of all", "second", "second too", "a", "b"]
 
 
-@pytest.mark.parametrize("kind", ["thread", "task"])
-async def test_a_turn_that_is_put_back_is_the_next_ones(store: MemoryStore, clock: FakeClock, kind: str) -> None:
+async def test_a_turn_that_is_put_back_is_the_next_ones(store: MemoryStore, clock: FakeClock) -> None:
     """Q1, B5: with its place, its token and its budget"""
     policy = UNLIMITED.replace(concurrency=1, pause_min=60.0, pause_max=60.0, max_requests_per_day=2)
     request = Request(HOST, policy)
-    gate, async_gate = Gate(store), AsyncGate(AsyncMemoryStore(store))
+    gate = Gate(store.inner)
     for _ in range(3):
-        ticket = await ticket_of(async_gate, request)
-        if kind == "task":
-            await async_gate.put_back(ticket)
-        else:
-            gate.put_back(ticket)
+        await gate.put_back(await ticket_of(gate, request))
 
-    ticket = await ticket_of(async_gate, request)
+    ticket = await ticket_of(gate, request)
 
     assert ticket.waited < 1
     assert ticket.go.requests_left == 1
@@ -82,19 +76,19 @@ async def test_a_turn_that_is_put_back_is_the_next_ones(store: MemoryStore, cloc
 async def test_tasks_and_threads_leave_in_the_order_in_which_they_came(store: MemoryStore, clock: FakeClock) -> None:
     """L2, L9: one line per host, whoever stands in it."""
     timers = FakeTimers(clock, jump=False)
-    gate, async_gate = Gate(store, timers=timers), AsyncGate(AsyncMemoryStore(store), timers=timers)
+    gate = Gate(store.inner, timers=timers)
     request = Request(HOST, ONE_A_SECOND)
     left: list[int] = []
 
     def in_thread(number: int) -> None:
-        assert isinstance(gate.enter(request), Ticket)
+        assert isinstance(asyncio.run(gate.enter(request)), Ticket)
         left.append(number)
 
     async def in_task(number: int) -> None:
-        assert isinstance(await async_gate.enter(request), Ticket)
+        assert isinstance(await gate.enter(request), Ticket)
         left.append(number)
 
-    assert isinstance(await async_gate.enter(request), Ticket)
+    assert isinstance(await gate.enter(request), Ticket)
     threads, tasks = [], []
     for number in range(12):
         if number % 3:
@@ -102,21 +96,21 @@ async def test_tasks_and_threads_leave_in_the_order_in_which_they_came(store: Me
         else:
             threads.append(threading.Thread(target=in_thread, args=(number,)))
             threads[-1].start()
-        await becomes(lambda: gate.lines.waiting == number + 1)  # noqa: B023 -- awaited before the next one
+        await until(lambda: gate.queues.waiting == number + 1)  # noqa: B023 -- awaited before the next one
     for number in range(12):
-        await becomes(lambda: gate.lines.waiting == 12 - len(left))
+        await until(lambda: gate.queues.waiting == 12 - len(left))
         clock.advance(1.0)
-        await becomes(lambda: len(left) == number + 1)  # noqa: B023
+        await until(lambda: len(left) == number + 1)  # noqa: B023
 
     await asyncio.gather(*tasks)
     for thread in threads:
         thread.join()
     assert left == list(range(12))
-    assert gate.lines.waiting == 0
+    assert gate.queues.waiting == 0
 
 
 async def test_ten_thousand_waiters_on_a_thousand_hosts_leave_in_order_and_exactly_on_time(
-    gate: AsyncGate, clock: FakeClock
+    gate: Gate, clock: FakeClock
 ) -> None:
     """Q1, L2, the design's section 7: no slot is lost, none is early, hosts do not wait for one another."""
     began = clock.now().at
@@ -133,7 +127,7 @@ async def test_ten_thousand_waiters_on_a_thousand_hosts_leave_in_order_and_exact
     assert all(each == [(turn, turn * SECOND) for turn in range(10)] for each in left.values())
 
 
-async def test_a_host_that_waits_for_long_holds_up_no_other(gate: AsyncGate, clock: FakeClock) -> None:
+async def test_a_host_that_waits_for_long_holds_up_no_other(gate: Gate, clock: FakeClock) -> None:
     """Q1: a hundred waiters for a slow host, and another one leaves in the same instant."""
     slow = [
         asyncio.ensure_future(gate.enter(Request("host:slow", UNLIMITED.replace(qps=1 / 3600), page=False)))
@@ -148,13 +142,13 @@ async def test_a_host_that_waits_for_long_holds_up_no_other(gate: AsyncGate, clo
     for each in slow:
         each.cancel()
     await asyncio.gather(*slow, return_exceptions=True)
-    assert gate.lines.waiting == 0
+    assert gate.queues.waiting == 0
 
 
 async def test_only_the_first_of_a_line_asks_the_store(store: MemoryStore, clock: FakeClock) -> None:
     """One elected asker per host and process: a thousand waiters cost no more questions than departures."""
-    slow = Slow(AsyncMemoryStore(store))
-    gate = AsyncGate(slow, timers=LeapAlarm(clock))
+    slow = Slow(store.inner)
+    gate = Gate(slow, timers=LeapAlarm(clock))
 
     waited = await departures(gate, Request(HOST, ONE_A_SECOND), 1000)
 
@@ -164,13 +158,12 @@ async def test_only_the_first_of_a_line_asks_the_store(store: MemoryStore, clock
 
 async def test_a_task_is_woken_from_another_thread(store: MemoryStore) -> None:
     """L9: the place that a thread gives back goes to a task of this loop, at once."""
-    gate, async_gate = Gate(store), AsyncGate(AsyncMemoryStore(store))
-    first = gate.enter(Request(HOST, ONE_AT_A_TIME))
-    assert isinstance(first, Ticket)
-    second = asyncio.ensure_future(async_gate.enter(Request(HOST, ONE_AT_A_TIME)))
-    await becomes(lambda: gate.lines.waiting == 1)
+    gate = Gate(store.inner)
+    first = await ticket_of(gate, Request(HOST, ONE_AT_A_TIME))
+    second = asyncio.ensure_future(gate.enter(Request(HOST, ONE_AT_A_TIME)))
+    await until(lambda: gate.queues.waiting == 1)
 
-    await asyncio.to_thread(gate.leave, first, ANSWERED)
+    await asyncio.to_thread(asyncio.run, gate.settle(first, ANSWERED))
 
     assert isinstance(await asyncio.wait_for(second, 10), Ticket)
 
@@ -180,7 +173,7 @@ def test_tasks_of_two_loops_wait_in_one_line(store: MemoryStore) -> None:
     inside, most, left = 0, 0, []
     lock = threading.Lock()
 
-    async def visit(gate: AsyncGate, name: str) -> None:
+    async def visit(gate: Gate, name: str) -> None:
         nonlocal inside, most
         ticket = await ticket_of(gate, Request(HOST, ONE_AT_A_TIME))
         with lock:
@@ -190,10 +183,10 @@ def test_tasks_of_two_loops_wait_in_one_line(store: MemoryStore) -> None:
         with lock:
             inside -= 1
             left.append(name)
-        await gate.leave(ticket, ANSWERED)
+        await gate.settle(ticket, ANSWERED)
 
     async def visits(name: str) -> None:
-        gate = AsyncGate(AsyncMemoryStore(store))
+        gate = Gate(store.inner)
         await asyncio.gather(*(visit(gate, name) for _ in range(100)))
 
     threads = [threading.Thread(target=asyncio.run, args=(visits(name),)) for name in "ab"]
@@ -212,34 +205,33 @@ def test_tasks_of_two_loops_wait_in_one_line(store: MemoryStore) -> None:
 FORKED = """
 import asyncio, json, os, sys
 from curtsy.core.policy import UNLIMITED
-from curtsy.engine.gate import AsyncGate, Gate, Request, Ticket
+from curtsy.engine.gate import Gate, Request, Ticket
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 
 store = MemoryStore()
-gate = Gate(store)
+gate = Gate(store.inner)
 slow = UNLIMITED.replace(qps=1 / 3600, concurrency=1)
 
 
 async def main():
-    tasks = AsyncGate(AsyncMemoryStore(store))
-    await tasks.enter(Request("host:a", slow))
-    waiting = [asyncio.ensure_future(tasks.enter(Request("host:a", slow))) for _ in range(3)]
+    await gate.enter(Request("host:a", slow))
+    waiting = [asyncio.ensure_future(gate.enter(Request("host:a", slow))) for _ in range(3)]
     await asyncio.sleep(0.01)
-    gate.lines.prepaid.append(1e9)
+    gate.queues.prepay(1, 1e9)
     child = os.fork()
     if child == 0:
-        found = [gate.lines.waiting, gate.lines.out, len(gate.lines.prepaid)]
-        ticket = gate.enter(Request("host:b", slow, deadline=5.0))
+        found = [gate.queues.waiting, gate.queues.out, int(gate.queues.take_prepaid(0.0))]
+        ticket = await gate.enter(Request("host:b", slow, deadline=5.0))
         for each in waiting:
             each.get_coro().close()  # as an interpreter does that ends: it clears up what the parent had begun
-        print(json.dumps({"child": [found, isinstance(ticket, Ticket), gate.lines.waiting]}), flush=True)
+        print(json.dumps({"child": [found, isinstance(ticket, Ticket), gate.queues.waiting]}), flush=True)
         os._exit(0)
     os.waitpid(child, 0)
-    print(json.dumps({"parent": [gate.lines.waiting, gate.lines.out]}), flush=True)
+    print(json.dumps({"parent": [gate.queues.waiting, gate.queues.out]}), flush=True)
     for each in waiting:
         each.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    print(json.dumps({"end": gate.lines.waiting}))
+    print(json.dumps({"end": gate.queues.waiting}))
 
 
 asyncio.run(main())
@@ -263,7 +255,7 @@ def test_a_forked_child_begins_with_empty_lines() -> None:
 
 async def gaps_of(hosts: int, times: int) -> list[float]:
     """The gaps between departures of ten a second to each host, the smallest first."""
-    gate = AsyncGate(AsyncMemoryStore())
+    gate = Gate(AsyncMemoryStore())
     policy = UNLIMITED.replace(qps=10.0)
     left: dict[int, list[float]] = defaultdict(list)
 

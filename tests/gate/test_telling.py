@@ -12,10 +12,10 @@ from curtsy.core.errors import Reason
 from curtsy.core.message import SECOND
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
-from curtsy.engine.gate import POLL, AsyncGate, Request, Ticket
+from curtsy.engine.gate import POLL, Gate, Request, Ticket
 from curtsy.engine.gate_steps import charge
 from curtsy.stores.memory import MemoryStore
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.gate.asking import (
     ANSWERED,
     HOST,
@@ -30,7 +30,7 @@ from tests.support.leap import LeapAlarm
 # Being told
 
 
-async def test_a_place_given_back_goes_to_the_next_in_the_same_instant(gate: AsyncGate, clock: FakeClock) -> None:
+async def test_a_place_given_back_goes_to_the_next_in_the_same_instant(gate: Gate, clock: FakeClock) -> None:
     """P1: one at a time, and no time in between."""
     began = clock.now().at
     left: list[int] = []
@@ -38,24 +38,24 @@ async def test_a_place_given_back_goes_to_the_next_in_the_same_instant(gate: Asy
     async def visit(number: int) -> None:
         ticket = await ticket_of(gate, Request(HOST, ONE_AT_A_TIME))
         left.append(number)
-        await gate.leave(ticket, ANSWERED)
+        await gate.settle(ticket, ANSWERED)
 
     await asyncio.gather(*(visit(number) for number in range(50)))
 
     assert left == list(range(50))
     assert clock.now().at == began
-    assert gate.lines.out == 0
+    assert gate.queues.out == 0
 
 
 @pytest.mark.parametrize("change", [Reset(), Override((("qps", 1000.0),))], ids=["reset", "override"])
 async def test_a_change_by_hand_lets_the_first_ask_again(
-    gate: AsyncGate, clock: FakeClock, change: Reset | Override
+    gate: Gate, clock: FakeClock, change: Reset | Override
 ) -> None:
     """U6: nobody sleeps through a wait that a hand has ended."""
     policy = UNLIMITED.replace(qps=1 / 3600, breaker=True)
     if isinstance(change, Reset):
         policy = UNLIMITED.replace(breaker=True, obey_retry_after=7200)
-        await gate.leave(
+        await gate.settle(
             await ticket_of(gate, Request(HOST, policy)), Outcome(Kind.SLOWED, 429, retry_after=3600)
         )  # fmt: skip
     else:
@@ -70,7 +70,7 @@ async def test_a_change_by_hand_lets_the_first_ask_again(
     assert clock.now().at - before <= SECOND
 
 
-async def test_a_breaker_that_opens_refuses_those_who_wait_already(gate: AsyncGate, clock: FakeClock) -> None:
+async def test_a_breaker_that_opens_refuses_those_who_wait_already(gate: Gate, clock: FakeClock) -> None:
     """Q4: they are refused when it opens, not when their turn would have come; without a limit in flight too."""
     policy = UNLIMITED.replace(qps=0.01, breaker=True)
     ticket = await ticket_of(gate, Request(HOST, policy))
@@ -78,13 +78,13 @@ async def test_a_breaker_that_opens_refuses_those_who_wait_already(gate: AsyncGa
     await queued(gate, 3)
     before = clock.now().at
 
-    await gate.leave(ticket, Outcome(Kind.BLOCKED, 403))
+    await gate.settle(ticket, Outcome(Kind.BLOCKED, 403))
 
     assert await asyncio.gather(*waiting) == [No(Reason.CIRCUIT_OPEN, 300.0)] * 3
     assert clock.now().at == before
 
 
-async def test_a_trial_that_succeeds_lets_those_who_wait_for_it_go(gate: AsyncGate, clock: FakeClock) -> None:
+async def test_a_trial_that_succeeds_lets_those_who_wait_for_it_go(gate: Gate, clock: FakeClock) -> None:
     """Q4: exactly one trial however many ask; when it went well, the others leave in the same instant."""
     policy = UNLIMITED.replace(breaker=True)
     await gate.amend(HOST, policy, Trip())
@@ -95,7 +95,7 @@ async def test_a_trial_that_succeeds_lets_those_who_wait_for_it_go(gate: AsyncGa
     await queued(gate, 5)
     before = clock.now().at
 
-    await gate.leave(trial, ANSWERED)
+    await gate.settle(trial, ANSWERED)
 
     assert trial.lease.trial
     assert all(isinstance(each, Ticket) for each in await asyncio.gather(*waiting))
@@ -103,43 +103,43 @@ async def test_a_trial_that_succeeds_lets_those_who_wait_for_it_go(gate: AsyncGa
 
 
 async def test_what_another_process_holds_is_noticed_when_it_is_free(
-    store: MemoryStore, gate: AsyncGate, clock: FakeClock
+    store: MemoryStore, gate: Gate, clock: FakeClock
 ) -> None:
     """P1, F42: it cannot tell us, so it is asked for again every quarter of a second or so."""
-    theirs = AsyncGate(Elsewhere(store, 2), timers=LeapAlarm(clock))
+    theirs = Gate(Elsewhere(store, 2), timers=LeapAlarm(clock))
     ticket = await ticket_of(theirs, Request(HOST, ONE_AT_A_TIME))
     waiting = asyncio.ensure_future(ticket_of(gate, Request(HOST, ONE_AT_A_TIME)))
     await queued(gate, 1)
 
-    await theirs.leave(ticket, ANSWERED)
+    await theirs.settle(ticket, ANSWERED)
 
     assert 0 < (await waiting).waited <= 1.5 * POLL
 
 
 async def test_one_place_of_ours_does_not_hide_one_that_another_process_gives_back(
-    store: MemoryStore, gate: AsyncGate, clock: FakeClock
+    store: MemoryStore, gate: Gate, clock: FakeClock
 ) -> None:
     """P1: two at a time, one ours and one theirs; whichever comes back first is noticed."""
     policy = UNLIMITED.replace(concurrency=2)
-    theirs = AsyncGate(Elsewhere(store, 2), timers=LeapAlarm(clock))
+    theirs = Gate(Elsewhere(store, 2), timers=LeapAlarm(clock))
     ticket = await ticket_of(theirs, Request(HOST, policy))
     await ticket_of(gate, Request(HOST, policy))
     waiting = asyncio.ensure_future(ticket_of(gate, Request(HOST, policy)))
     await queued(gate, 1)
 
-    await theirs.leave(ticket, ANSWERED)
+    await theirs.settle(ticket, ANSWERED)
 
     assert 0 < (await waiting).waited <= 1.5 * POLL
 
 
-async def test_a_dead_holders_place_is_free_when_its_lease_runs_out(gate: AsyncGate, store: MemoryStore) -> None:
+async def test_a_dead_holders_place_is_free_when_its_lease_runs_out(gate: Gate, store: MemoryStore) -> None:
     """The design's rule 5: nobody gives back what a killed process held; 30 s for the request and 5 s more."""
     store.update(HOST, charge(ONE_AT_A_TIME, 0.0, page=True))
 
     assert (await ticket_of(gate, Request(HOST, ONE_AT_A_TIME))).waited == 35.0
 
 
-async def test_limits_that_change_hold_for_those_who_wait_already(gate: AsyncGate, clock: FakeClock) -> None:
+async def test_limits_that_change_hold_for_those_who_wait_already(gate: Gate, clock: FakeClock) -> None:
     """U8: the policy is asked for anew at each decision, by whoever gives one that can change."""
     present = UNLIMITED.replace(qps=1 / 3600)
     request = Request(HOST, present, renew=lambda: (HOST, present, None))
@@ -149,14 +149,14 @@ async def test_limits_that_change_hold_for_those_who_wait_already(gate: AsyncGat
     before = clock.now().at
 
     present = UNLIMITED.replace(qps=10.0)
-    gate.lines.nudge(HOST)
+    gate.queues.nudge(HOST)
 
     await waiting
     assert clock.now().at - before == SECOND // 10
 
 
 async def test_who_waits_goes_to_the_line_of_another_record_when_that_becomes_its_own(
-    gate: AsyncGate, clock: FakeClock
+    gate: Gate, clock: FakeClock
 ) -> None:
     """C6, U8: two hosts that come to share a record have one pace from then on"""
     keys = {"a": "host:a", "b": "host:b"}
@@ -172,18 +172,18 @@ async def test_who_waits_goes_to_the_line_of_another_record_when_that_becomes_it
     await queued(gate, 4)
 
     keys = dict.fromkeys(keys, "host:both")
-    gate.lines.nudge("host:a")
-    gate.lines.nudge("host:b")
+    gate.queues.nudge("host:a")
+    gate.queues.nudge("host:b")
 
     tickets = await asyncio.gather(*waiting)
     assert sorted(round(ticket.waited) for ticket in tickets) == [0, 10, 20, 30]
     assert {ticket.key for ticket in tickets} == {"host:both"}
     assert clock.now().at - began == 30 * SECOND
-    assert gate.lines.waiting == 0
+    assert gate.queues.waiting == 0
 
 
 async def test_who_may_not_go_any_more_is_refused_when_it_is_told_not_when_it_is_due(
-    gate: AsyncGate, clock: FakeClock
+    gate: Gate, clock: FakeClock
 ) -> None:
     """U9: a host that comes on the denylist; no token is spent"""
     denied = False
@@ -196,7 +196,7 @@ async def test_who_may_not_go_any_more_is_refused_when_it_is_told_not_when_it_is
     before = clock.now().at
 
     denied = True
-    gate.lines.nudge(HOST)
+    gate.queues.nudge(HOST)
 
     assert await asyncio.gather(*waiting) == [refusal] * 3
     assert clock.now().at == before
@@ -205,11 +205,11 @@ async def test_who_may_not_go_any_more_is_refused_when_it_is_told_not_when_it_is
 # Closing
 
 
-async def test_whoever_is_told_to_give_up_does_so_at_once(gate: AsyncGate, clock: FakeClock) -> None:
+async def test_whoever_is_told_to_give_up_does_so_at_once(gate: Gate, clock: FakeClock) -> None:
     """U8: first in line, behind, and in the global line alike; nothing is taken."""
     overall = UNLIMITED.replace(qps=0.01)
     await ticket_of(gate, Request("host:other", UNLIMITED, overall))
-    waiters = [gate.timers.async_waiter() for _ in range(4)]
+    waiters = [gate.timers.waiter() for _ in range(4)]
     requests = [
         Request(HOST, ONE_A_SECOND.replace(qps=0.01)),
         Request(HOST, ONE_A_SECOND.replace(qps=0.01)),
@@ -229,4 +229,4 @@ async def test_whoever_is_told_to_give_up_does_so_at_once(gate: AsyncGate, clock
 
     assert await asyncio.gather(*tasks) == [No(Reason.CLOSED, None)] * 4
     assert clock.now().at == before
-    assert gate.lines.waiting == 0
+    assert gate.queues.waiting == 0

@@ -4,14 +4,14 @@ import asyncio
 import gzip
 import itertools
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 
 from curtsy.core.errors import Reason
-from curtsy.http.pool import MAX_FRAMING
-from curtsy.http.sender import AiohttpSender
+from curtsy.http.response import MAX_FRAMING
+from curtsy.http.sender import HttpSender
 from tests.support.bounds import MIB, bounded_memory, ends_within
 from tests.support.sending import OPEN, fail, get
 from tests.support.site import (
@@ -30,8 +30,8 @@ SMALL = replace(OPEN, max_body=MIB)
 
 
 @pytest.fixture
-async def sender(site: Site) -> AsyncIterator[AiohttpSender]:
-    sender = AiohttpSender(resolver=site.names, connections=1)
+async def sender(site: Site) -> AsyncIterator[HttpSender]:
+    sender = HttpSender(resolver=site.names, connections=1)
     yield sender
     await sender.close()
 
@@ -40,7 +40,7 @@ async def sender(site: Site) -> AsyncIterator[AiohttpSender]:
     ("coding", "size"),
     [("gzip", 1 << 30), ("gzip members", 1 << 30), ("deflate", 1 << 28), ("br", 1 << 27), ("zstd", 1 << 30)],
 )
-async def test_a_bomb_is_given_up_at_the_body_limit(site: Site, sender: AiohttpSender, coding: str, size: int) -> None:
+async def test_a_bomb_is_given_up_at_the_body_limit(site: Site, sender: HttpSender, coding: str, size: int) -> None:
     """F01"""
     site.reply("/", bomb(coding, size))
 
@@ -52,7 +52,7 @@ async def test_a_bomb_is_given_up_at_the_body_limit(site: Site, sender: AiohttpS
     await site.left()
 
 
-async def test_a_coded_body_that_means_nothing_ends_at_the_limit_too(site: Site, sender: AiohttpSender) -> None:
+async def test_a_coded_body_that_means_nothing_ends_at_the_limit_too(site: Site, sender: HttpSender) -> None:
     """F01: empty members without end are bytes on the wire, though none come out."""
     members = gzip.compress(b"") * 1000
     site.reply("/", Reply(body=lambda: itertools.repeat(members), headers={"Content-Encoding": "gzip"}, chunked=True))
@@ -65,7 +65,7 @@ async def test_a_coded_body_that_means_nothing_ends_at_the_limit_too(site: Site,
 
 
 @pytest.mark.parametrize("coding", ["gzip, br", "gzip, gzip", "zstd, zstd"])
-async def test_codings_within_codings_take_no_time_of_ours(site: Site, sender: AiohttpSender, coding: str) -> None:
+async def test_codings_within_codings_take_no_time_of_ours(site: Site, sender: HttpSender, coding: str) -> None:
     """F01: some hundred bytes took many seconds on the event loop, whatever the deadline was."""
     inner, _, outer = coding.partition(", ")
     made = encoded(b"", inner).body
@@ -80,7 +80,7 @@ async def test_codings_within_codings_take_no_time_of_ours(site: Site, sender: A
     assert (failure.reason, failure.status) == (Reason.TOO_LARGE, 200)
 
 
-async def test_three_codings_are_a_bad_response(site: Site, sender: AiohttpSender) -> None:
+async def test_three_codings_are_a_bad_response(site: Site, sender: HttpSender) -> None:
     """F01"""
     site.reply("/", encoded(b"page", "gzip, gzip, gzip"))
 
@@ -89,7 +89,7 @@ async def test_three_codings_are_a_bad_response(site: Site, sender: AiohttpSende
     assert (failure.reason, failure.status) == (Reason.BAD_RESPONSE, 200)
 
 
-async def test_decoding_ends_at_the_deadline_and_lets_others_run(site: Site, sender: AiohttpSender) -> None:
+async def test_decoding_ends_at_the_deadline_and_lets_others_run(site: Site, sender: HttpSender) -> None:
     """F01: a gigabyte that comes in one piece of some kilobytes is decoded in many steps."""
     site.reply("/", bomb("zstd", 1 << 30))
     turns = 0
@@ -111,7 +111,7 @@ async def test_decoding_ends_at_the_deadline_and_lets_others_run(site: Site, sen
 
 
 @pytest.mark.parametrize("coding", [None, "gzip"])
-async def test_a_body_that_may_be_cut_is_read_no_further(site: Site, sender: AiohttpSender, coding: str | None) -> None:
+async def test_a_body_that_may_be_cut_is_read_no_further(site: Site, sender: HttpSender, coding: str | None) -> None:
     """F28"""
     headers = {} if coding is None else {"Content-Encoding": coding}
     piece = b"line\n" * 10_000 if coding is None else gzip.compress(b"line\n" * 10_000)
@@ -124,7 +124,7 @@ async def test_a_body_that_may_be_cut_is_read_no_further(site: Site, sender: Aio
     assert site.journal[0].taken <= MIB
 
 
-async def test_a_coded_body_that_means_nothing_is_cut_too(site: Site, sender: AiohttpSender) -> None:
+async def test_a_coded_body_that_means_nothing_is_cut_too(site: Site, sender: HttpSender) -> None:
     """F28"""
     members = gzip.compress(b"x") + gzip.compress(b"") * 1000
     site.reply("/", Reply(body=lambda: itertools.repeat(members), headers={"Content-Encoding": "gzip"}, chunked=True))
@@ -137,7 +137,7 @@ async def test_a_coded_body_that_means_nothing_is_cut_too(site: Site, sender: Ai
 
 
 @pytest.mark.parametrize("reply", [endless(), endless(chunked=False)], ids=["chunked", "until close"])
-async def test_an_endless_body_is_given_up_at_the_limit(site: Site, sender: AiohttpSender, reply: Reply) -> None:
+async def test_an_endless_body_is_given_up_at_the_limit(site: Site, sender: HttpSender, reply: Reply) -> None:
     """F03"""
     site.reply("/", reply)
 
@@ -159,7 +159,7 @@ async def test_an_endless_body_is_given_up_at_the_limit(site: Site, sender: Aioh
     ids=["sent", "silent", "coded"],
 )
 async def test_an_announced_length_over_the_limit_is_refused_before_reading(
-    site: Site, sender: AiohttpSender, reply: Reply
+    site: Site, sender: HttpSender, reply: Reply
 ) -> None:
     """F03"""
     site.reply("/", reply)
@@ -173,21 +173,21 @@ async def test_an_announced_length_over_the_limit_is_refused_before_reading(
     assert site.journal[0].taken <= 2 * MIB
 
 
-async def test_a_length_that_cannot_be_a_number_is_no_answer(site: Site, sender: AiohttpSender) -> None:
+async def test_a_length_that_cannot_be_a_number_is_no_answer(site: Site, sender: HttpSender) -> None:
     """F03"""
     site.reply("/", Reply(length="9" * 30))
 
     assert (await fail(sender, site.url("/"))).reason is Reason.BAD_RESPONSE
 
 
-async def test_a_body_of_exactly_the_limit_comes_whole(site: Site, sender: AiohttpSender) -> None:
+async def test_a_body_of_exactly_the_limit_comes_whole(site: Site, sender: HttpSender) -> None:
     """F03"""
     site.page("/", b"x" * MIB)
 
     assert len((await get(sender, site.url("/"), SMALL)).body) == MIB
 
 
-async def test_no_limit_is_no_limit(site: Site, sender: AiohttpSender) -> None:
+async def test_no_limit_is_no_limit(site: Site, sender: HttpSender) -> None:
     """F03"""
     site.page("/", b"x" * (11 * MIB))
 
@@ -199,7 +199,7 @@ async def test_no_limit_is_no_limit(site: Site, sender: AiohttpSender) -> None:
     [dripping(b"x" * 1000, 0.05), Reply(body=b"x" * 1000, chunked=True, drip=(1, 0.05)), endless(b"xxx")],
     ids=["drip", "chunked drip", "endless"],
 )
-async def test_a_body_that_drips_ends_at_the_deadline(site: Site, sender: AiohttpSender, reply: Reply) -> None:
+async def test_a_body_that_drips_ends_at_the_deadline(site: Site, sender: HttpSender, reply: Reply) -> None:
     """F04"""
     site.reply("/", replace(reply, drip=(1, 0.05)))
 
@@ -213,7 +213,7 @@ async def test_a_body_that_drips_ends_at_the_deadline(site: Site, sender: Aiohtt
     assert (await get(sender, site.url("/other"))).status == 404
 
 
-async def test_a_fast_endless_body_ends_at_the_deadline_too(site: Site, sender: AiohttpSender) -> None:
+async def test_a_fast_endless_body_ends_at_the_deadline_too(site: Site, sender: HttpSender) -> None:
     """F04: a stream that is never empty never waits, and so would never be timed out."""
     site.reply("/", endless())
 
@@ -223,7 +223,7 @@ async def test_a_fast_endless_body_ends_at_the_deadline_too(site: Site, sender: 
     assert failure.reason is Reason.TIMEOUT
 
 
-async def test_a_body_below_the_least_speed_is_given_up(site: Site, sender: AiohttpSender) -> None:
+async def test_a_body_below_the_least_speed_is_given_up(site: Site, sender: HttpSender) -> None:
     """F04"""
     site.reply("/", dripping(b"x" * 10_000, 0.02, size=10))
 
@@ -233,7 +233,7 @@ async def test_a_body_below_the_least_speed_is_given_up(site: Site, sender: Aioh
     assert (failure.reason, failure.status) == (Reason.TOO_SLOW, 200)
 
 
-async def test_a_body_above_the_least_speed_may_take_several_windows(site: Site, sender: AiohttpSender) -> None:
+async def test_a_body_above_the_least_speed_may_take_several_windows(site: Site, sender: HttpSender) -> None:
     """F04"""
     site.reply("/", dripping(b"x" * 10_000, 0.02, size=500))
 
@@ -242,7 +242,7 @@ async def test_a_body_above_the_least_speed_may_take_several_windows(site: Site,
     assert len(answer.body) == 10_000
 
 
-async def test_a_body_that_falls_silent_is_incomplete(site: Site, sender: AiohttpSender) -> None:
+async def test_a_body_that_falls_silent_is_incomplete(site: Site, sender: HttpSender) -> None:
     """F06"""
     site.reply("/", cut_short(b"x" * 1000, 400, end="hang"))
 
@@ -267,7 +267,7 @@ async def test_a_body_that_falls_silent_is_incomplete(site: Site, sender: Aiohtt
     ],
     ids=["length", "chunked", "reset", "reset chunked", "reset until close", "lie", "gzip", "br", "zstd"],
 )
-async def test_a_body_that_breaks_off_is_incomplete(site: Site, sender: AiohttpSender, reply: Reply) -> None:
+async def test_a_body_that_breaks_off_is_incomplete(site: Site, sender: HttpSender, reply: Reply) -> None:
     """F06"""
     site.reply("/", reply)
 
@@ -282,7 +282,7 @@ async def test_a_body_that_breaks_off_is_incomplete(site: Site, sender: AiohttpS
     [b"zz", b"-1", b"FFFFFFFFFFFFFFFFF", b"", b"0x10", b"1" * 5000],
     ids=["hex", "-1", "2^68", "none", "0x", "long"],
 )
-async def test_broken_chunk_framing_is_a_bad_response(site: Site, sender: AiohttpSender, size: bytes) -> None:
+async def test_broken_chunk_framing_is_a_bad_response(site: Site, sender: HttpSender, size: bytes) -> None:
     """F08"""
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     site.reply("/", garbage(head + b"5\r\nhello\r\n" + size + b"\r\n" + b"x" * 5000, end="hang"))
@@ -294,17 +294,10 @@ async def test_broken_chunk_framing_is_a_bad_response(site: Site, sender: Aiohtt
     await site.left()
 
 
-async def test_framing_that_breaks_after_the_head_was_read_is_noticed_at_once(
-    site: Site, sender: AiohttpSender
-) -> None:
+async def test_framing_that_breaks_after_the_head_was_read_is_noticed_at_once(site: Site, sender: HttpSender) -> None:
     """F08"""
-
-    def raw() -> Iterable[bytes]:
-        yield b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
-        time.sleep(0.1)  # in the site's thread
-        yield b"zz\r\n"
-
-    site.reply("/", Reply(raw=raw, end="hang"))
+    pieces = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", b"zz\r\n"]
+    site.reply("/", Reply(raw=lambda: pieces, drip=(1, 0.1), end="hang"))
 
     with ends_within(3):
         failure = await fail(sender, site.url("/"))
@@ -312,7 +305,7 @@ async def test_framing_that_breaks_after_the_head_was_read_is_noticed_at_once(
     assert failure.reason is Reason.BAD_RESPONSE
 
 
-async def test_a_chunk_of_nearly_all_there_is_ends_at_the_limit(site: Site, sender: AiohttpSender) -> None:
+async def test_a_chunk_of_nearly_all_there_is_ends_at_the_limit(site: Site, sender: HttpSender) -> None:
     """F08"""
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFF\r\n"
     site.reply("/", Reply(raw=lambda: itertools.chain([head], itertools.repeat(b"x" * 65_536))))
@@ -334,7 +327,7 @@ ENDLESS_FRAMING = {
 
 
 @pytest.mark.parametrize("kind", ENDLESS_FRAMING)
-async def test_framing_without_end_is_given_up(site: Site, sender: AiohttpSender, kind: str) -> None:
+async def test_framing_without_end_is_given_up(site: Site, sender: HttpSender, kind: str) -> None:
     """F03, F11: it is neither head nor body, but it is taken from the site"""
     begin, piece = ENDLESS_FRAMING[kind]
     site.reply("/", Reply(raw=lambda: itertools.chain([CHUNKED + begin], itertools.repeat(piece))))
@@ -347,7 +340,7 @@ async def test_framing_without_end_is_given_up(site: Site, sender: AiohttpSender
     assert site.journal[0].taken <= MAX_FRAMING + MIB
 
 
-async def test_a_chunk_for_each_byte_is_no_framing_without_end(site: Site, sender: AiohttpSender) -> None:
+async def test_a_chunk_for_each_byte_is_no_framing_without_end(site: Site, sender: HttpSender) -> None:
     """F03: some programs send a page so"""
     raw = CHUNKED + b"1\r\nx\r\n" * 500_000 + b"0\r\n\r\n"
     site.reply("/", Reply(raw=raw))
@@ -374,7 +367,7 @@ UNREADABLE = {
 @pytest.mark.parametrize("kind", UNREADABLE)
 @pytest.mark.parametrize("status", [302, 404, 429])
 async def test_an_error_or_a_redirect_is_an_answer_whatever_its_body_is(
-    site: Site, sender: AiohttpSender, kind: str, status: int
+    site: Site, sender: HttpSender, kind: str, status: int
 ) -> None:
     """C2, U3, F06: and its connection is closed"""
     reply = UNREADABLE[kind]
@@ -390,7 +383,7 @@ async def test_an_error_or_a_redirect_is_an_answer_whatever_its_body_is(
     assert site.journal[0].taken <= 2 * MIB
 
 
-async def test_broken_framing_of_an_error_hides_no_status(site: Site, sender: AiohttpSender) -> None:
+async def test_broken_framing_of_an_error_hides_no_status(site: Site, sender: HttpSender) -> None:
     """C2, F08"""
     raw = b"HTTP/1.1 429 Slow\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
     site.reply("/", garbage(raw, end="hang"))
@@ -398,7 +391,7 @@ async def test_broken_framing_of_an_error_hides_no_status(site: Site, sender: Ai
     assert (await get(sender, site.url("/"))).status == 429
 
 
-async def test_a_transfer_coding_is_undone(site: Site, sender: AiohttpSender) -> None:
+async def test_a_transfer_coding_is_undone(site: Site, sender: HttpSender) -> None:
     """F08"""
     body = gzip.compress(b"words")
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n"
@@ -408,9 +401,7 @@ async def test_a_transfer_coding_is_undone(site: Site, sender: AiohttpSender) ->
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "zstd", "deflate", "compress", "gzip, gzip, gzip, gzip"])
-async def test_a_body_that_is_not_what_it_says_is_a_bad_response(
-    site: Site, sender: AiohttpSender, coding: str
-) -> None:
+async def test_a_body_that_is_not_what_it_says_is_a_bad_response(site: Site, sender: HttpSender, coding: str) -> None:
     """F08"""
     site.reply("/", Reply(body=b"\xff\xfeplain text" * 100, headers={"Content-Encoding": coding}))
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from curtsy.core.errors import Reason
-from curtsy.http.sender import AiohttpSender, Limits
-from tests.support.becoming import becomes
+from curtsy.http.sender import HttpSender, Limits
 from tests.support.bounds import ends_within
+from tests.support.polling import until
 from tests.support.sending import OPEN, fail, get, request
 from tests.support.site import (
     Reply,
@@ -29,13 +29,13 @@ GUARDED = Limits(timeout=2, connect_timeout=1)
 
 
 @pytest.fixture
-async def sender(site: Site) -> AsyncIterator[AiohttpSender]:
-    sender = AiohttpSender(resolver=site.names, connections=1)
+async def sender(site: Site) -> AsyncIterator[HttpSender]:
+    sender = HttpSender(resolver=site.names, connections=1)
     yield sender
     await sender.close()
 
 
-async def test_no_answer_in_time_is_a_timeout(site: Site, sender: AiohttpSender) -> None:
+async def test_no_answer_in_time_is_a_timeout(site: Site, sender: HttpSender) -> None:
     """N9"""
     site.reply("/", hang())
 
@@ -49,7 +49,7 @@ async def test_no_answer_in_time_is_a_timeout(site: Site, sender: AiohttpSender)
 
 @pytest.mark.parametrize(("first", "second"), [(0.2, 0.4), (30.0, 0.1)], ids=["longer", "shorter"])
 async def test_each_answer_over_a_kept_connection_has_its_own_time(
-    site: Site, sender: AiohttpSender, first: float, second: float
+    site: Site, sender: HttpSender, first: float, second: float
 ) -> None:
     """N9: the time of the answer before says nothing."""
     site.reply("/hang", hang())
@@ -63,7 +63,7 @@ async def test_each_answer_over_a_kept_connection_has_its_own_time(
     assert [visit.connection for visit in site.journal] == [1, 1]
 
 
-async def test_no_connection_in_time_is_a_timeout_and_nothing_was_sent(sender: AiohttpSender) -> None:
+async def test_no_connection_in_time_is_a_timeout_and_nothing_was_sent(sender: HttpSender) -> None:
     """N9, B5"""
     with deaf_port() as port, ends_within(4):
         failure = await fail(sender, f"http://127.0.0.1:{port}/", QUICK)
@@ -71,7 +71,7 @@ async def test_no_connection_in_time_is_a_timeout_and_nothing_was_sent(sender: A
     assert (failure.reason, failure.sent_ago) == (Reason.TIMEOUT, None)
 
 
-async def test_a_refused_connection_is_a_connection_error_and_nothing_was_sent(sender: AiohttpSender) -> None:
+async def test_a_refused_connection_is_a_connection_error_and_nothing_was_sent(sender: HttpSender) -> None:
     """N3, B5"""
     with closed_port() as port:
         failure = await fail(sender, f"http://127.0.0.1:{port}/secret?key=1")
@@ -82,7 +82,7 @@ async def test_a_refused_connection_is_a_connection_error_and_nothing_was_sent(s
 
 async def test_a_name_that_does_not_exist_is_a_dns_error() -> None:
     """N3, B5"""
-    sender = AiohttpSender(resolver={"empty.test": []})
+    sender = HttpSender(resolver={"empty.test": []})
 
     failures = [
         await fail(sender, f"http://{host}.test/", limits) for host in ("no", "empty") for limits in (OPEN, GUARDED)
@@ -94,7 +94,7 @@ async def test_a_name_that_does_not_exist_is_a_dns_error() -> None:
 
 async def test_the_next_address_is_tried_when_one_does_not_answer(site: Site) -> None:
     """N3"""
-    sender = AiohttpSender(resolver={"two.test": ["127.0.0.9", "127.0.0.1"]})
+    sender = HttpSender(resolver={"two.test": ["127.0.0.9", "127.0.0.1"]})
 
     answer = await get(sender, site.url("/", host="two.test"))
     await sender.close()
@@ -110,7 +110,7 @@ async def test_the_next_address_is_tried_when_one_does_not_answer(site: Site) ->
 )
 async def test_a_private_address_is_never_connected_to(site: Site, host: str) -> None:
     """U2, F19"""
-    sender = AiohttpSender(resolver={"inside.test": "127.0.0.1", "both.test": ["127.0.0.1", "169.254.169.254"]})
+    sender = HttpSender(resolver={"inside.test": "127.0.0.1", "both.test": ["127.0.0.1", "169.254.169.254"]})
     site.url("/", host="127.0.0.66")
 
     failure = await fail(sender, f"http://{host}:{site.port}/", GUARDED)
@@ -124,7 +124,7 @@ async def test_a_private_address_is_never_connected_to(site: Site, host: str) ->
 @pytest.mark.parametrize("host", ["[::1]", "six.test"])
 async def test_an_ipv6_loopback_address_is_never_connected_to(site: Site, host: str) -> None:
     """U2, F19"""
-    sender = AiohttpSender(resolver={"six.test": "::1"})
+    sender = HttpSender(resolver={"six.test": "::1"})
     site.url("/", host="::1")
 
     failure = await fail(sender, f"http://{host}:{site.port}/", GUARDED)
@@ -134,7 +134,7 @@ async def test_an_ipv6_loopback_address_is_never_connected_to(site: Site, host: 
     assert site.connections == 0
 
 
-async def test_the_metadata_service_is_refused_and_named(sender: AiohttpSender, snapshot: Snapshot) -> None:
+async def test_the_metadata_service_is_refused_and_named(sender: HttpSender, snapshot: Snapshot) -> None:
     """U2, F19"""
     failure = await fail(sender, "http://169.254.169.254/latest/meta-data/", GUARDED)
 
@@ -144,7 +144,7 @@ async def test_the_metadata_service_is_refused_and_named(sender: AiohttpSender, 
     snapshot(failure.detail)
 
 
-async def test_a_connection_opened_without_the_guard_is_not_used_with_it(site: Site, sender: AiohttpSender) -> None:
+async def test_a_connection_opened_without_the_guard_is_not_used_with_it(site: Site, sender: HttpSender) -> None:
     """U2"""
     await get(sender, site.url("/"))
 
@@ -158,17 +158,13 @@ async def test_a_connection_opened_without_the_guard_is_not_used_with_it(site: S
 
 
 @pytest.mark.parametrize("where", ["head", "body", "drip"])
-async def test_cancelling_closes_the_connection_and_frees_the_slot(
-    site: Site, sender: AiohttpSender, where: str
-) -> None:
+async def test_cancelling_closes_the_connection_and_frees_the_slot(site: Site, sender: HttpSender, where: str) -> None:
     """B5"""
     site.reply("/head", hang())
     site.reply("/body", cut_short(b"x" * 1000, 10, end="hang"))
     site.reply("/drip", dripping(b"x" * 1000, 0.01))
     task = asyncio.create_task(sender.send(request(site.url("/" + where)), OPEN))
-    async with asyncio.timeout(20):
-        while not site.journal or (where != "head" and not site.journal[0].taken):  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
+    await until(lambda: site.journal and (where == "head" or site.journal[0].taken))
 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -179,7 +175,7 @@ async def test_cancelling_closes_the_connection_and_frees_the_slot(
     assert site.max_concurrency() == 1
 
 
-async def test_cancelling_at_any_step_leaves_nothing_behind(site: Site, sender: AiohttpSender) -> None:
+async def test_cancelling_at_any_step_leaves_nothing_behind(site: Site, sender: HttpSender) -> None:
     """B5"""
     site.reply("/", Reply(body=b"x" * 200_000, chunked=True, drip=(50_000, 0.001)))
 
@@ -195,7 +191,7 @@ async def test_cancelling_at_any_step_leaves_nothing_behind(site: Site, sender: 
     assert len((await get(sender, site.url("/"))).body) == 200_000
 
 
-async def test_cancelling_while_connecting_leaves_nothing_behind(sender: AiohttpSender, site: Site) -> None:
+async def test_cancelling_while_connecting_leaves_nothing_behind(sender: HttpSender, site: Site) -> None:
     """B5"""
     with deaf_port() as port:
         task = asyncio.create_task(sender.send(request(f"http://127.0.0.1:{port}/"), OPEN))
@@ -208,23 +204,22 @@ async def test_cancelling_while_connecting_leaves_nothing_behind(sender: Aiohttp
     assert (await get(sender, site.url("/"))).status == 404
 
 
-async def test_an_answer_that_came_while_this_program_stood_still_is_read(site: Site, sender: AiohttpSender) -> None:
+async def test_an_answer_that_came_while_this_program_stood_still_is_read(site: Site, sender: HttpSender) -> None:
     """N9: that time has passed is no fault of the site's"""
     site.reply("/", Reply(body="x", wait=0.1))
     task = asyncio.create_task(get(sender, site.url("/"), replace(OPEN, timeout=0.5)))
-    await becomes(lambda: bool(site.journal))
+    await until(lambda: bool(site.journal))
 
     time.sleep(1.7)  # noqa: ASYNC251 (this is what is tested)
 
     assert (await task).body == b"x"
 
 
-async def test_a_body_that_came_while_this_program_stood_still_is_read(site: Site, sender: AiohttpSender) -> None:
+async def test_a_body_that_came_while_this_program_stood_still_is_read(site: Site, sender: HttpSender) -> None:
     """N9"""
     site.reply("/", dripping(b"x" * 4, every=0.1, size=1))
     task = asyncio.create_task(get(sender, site.url("/"), replace(OPEN, timeout=1.0)))
-    await becomes(lambda: bool(site.journal))
-    await asyncio.sleep(0.15)  # so that its head is read
+    await until(lambda: site.journal and site.journal[0].taken)  # its head is sent
 
     time.sleep(2.2)  # noqa: ASYNC251 (this is what is tested)
 

@@ -16,9 +16,9 @@ import pytest
 
 from curtsy.core.errors import Reason
 from curtsy.core.message import Response
-from curtsy.http.sender import AiohttpSender
-from tests.support.becoming import becomes, blocks_until
+from curtsy.http.sender import HttpSender
 from tests.support.listening import listening
+from tests.support.polling import block_until, until
 from tests.support.reply import End
 from tests.support.sending import OPEN, fail, get, request
 from tests.support.site import Reply, Site, hang
@@ -26,13 +26,13 @@ from tests.support.snapshot import Snapshot
 
 
 @pytest.fixture
-async def sender(site: Site) -> AsyncIterator[AiohttpSender]:
-    sender = AiohttpSender(resolver=site.names)
+async def sender(site: Site) -> AsyncIterator[HttpSender]:
+    sender = HttpSender(resolver=site.names)
     yield sender
     await sender.close()
 
 
-async def test_a_connection_is_kept_for_the_next_request(site: Site, sender: AiohttpSender) -> None:
+async def test_a_connection_is_kept_for_the_next_request(site: Site, sender: HttpSender) -> None:
     """Q11"""
     for _ in range(3):
         await get(sender, site.url("/"))
@@ -43,7 +43,7 @@ async def test_a_connection_is_kept_for_the_next_request(site: Site, sender: Aio
 async def test_a_connection_that_the_site_closed_is_not_used_again() -> None:
     """F12"""
     with Site(requests_per_connection=1) as site:
-        sender = AiohttpSender()
+        sender = HttpSender()
         for _ in range(3):
             await get(sender, site.url("/"))
             await site.left()
@@ -54,21 +54,19 @@ async def test_a_connection_that_the_site_closed_is_not_used_again() -> None:
 
 @pytest.mark.parametrize("end", ["close", "reset"])
 async def test_a_connection_that_was_closed_is_not_used_though_the_event_loop_has_not_seen_it(
-    site: Site, sender: AiohttpSender, end: End
+    site: Site, sender: HttpSender, end: End
 ) -> None:
     """F12: as without a pause, or when the program has been busy since"""
     site.reply("/", Reply(body="x", end=end))
 
     for _ in range(3):
         await get(sender, site.url("/"))
-        blocks_until(lambda: not site.open_connections)
+        block_until(lambda: not site.open_connections)
 
     assert site.connections == 3
 
 
-async def test_a_connection_closed_under_us_is_a_failure_and_no_second_request(
-    site: Site, sender: AiohttpSender
-) -> None:
+async def test_a_connection_closed_under_us_is_a_failure_and_no_second_request(site: Site, sender: HttpSender) -> None:
     """B4: aiohttp would send it again by itself, and nobody would count it."""
     site.script("/", [Reply(), Reply(raw=b"", end="close")])
     await get(sender, site.url("/"))
@@ -83,7 +81,7 @@ async def test_a_connection_closed_under_us_is_a_failure_and_no_second_request(
 async def test_no_more_requests_are_in_flight_than_connections_are_allowed(site: Site) -> None:
     """Q11"""
     site.reply("/*", Reply(wait=0.02))
-    sender = AiohttpSender(connections=3, resolver=site.names)
+    sender = HttpSender(connections=3, resolver=site.names)
 
     await asyncio.gather(*(get(sender, site.url("/", host=f"h{n}.test")) for n in range(12)))
     await sender.close()
@@ -99,9 +97,9 @@ async def test_no_more_requests_are_in_flight_than_connections_are_allowed(site:
 async def test_a_request_that_finds_no_free_connection_in_time_was_not_sent(site: Site) -> None:
     """B5"""
     site.reply("/hang", hang())
-    sender = AiohttpSender(connections=1)
+    sender = HttpSender(connections=1)
     first = asyncio.create_task(fail(sender, site.url("/hang")))
-    await becomes(lambda: bool(site.journal))
+    await until(lambda: bool(site.journal))
 
     failure = await fail(sender, site.url("/"), replace(OPEN, timeout=0.1, counts_waiting=True))
 
@@ -116,9 +114,9 @@ async def test_the_time_of_a_site_begins_when_there_is_a_connection_for_it(site:
     """Q11, U6: what others take is no fault of its own"""
     site.reply("/slow", Reply(wait=0.6))
     site.reply("/", Reply(wait=0.1))
-    sender = AiohttpSender(connections=1)
+    sender = HttpSender(connections=1)
     first = asyncio.create_task(get(sender, site.url("/slow")))
-    await becomes(lambda: bool(site.journal))
+    await until(lambda: bool(site.journal))
 
     reply = await sender.send(request(site.url("/")), replace(OPEN, timeout=0.5))
     await first
@@ -131,9 +129,9 @@ async def test_a_callers_time_goes_on_while_a_connection_is_waited_for(site: Sit
     """U5"""
     site.reply("/slow", Reply(wait=0.6))
     site.reply("/hang", hang())
-    sender = AiohttpSender(connections=1)
+    sender = HttpSender(connections=1)
     first = asyncio.create_task(get(sender, site.url("/slow")))
-    await becomes(lambda: bool(site.journal))
+    await until(lambda: bool(site.journal))
     began = time.monotonic()
 
     failure = await fail(sender, site.url("/hang"), replace(OPEN, timeout=1.0, counts_waiting=True))
@@ -150,9 +148,9 @@ async def test_a_callers_time_goes_on_while_a_connection_is_waited_for(site: Sit
 async def test_who_waits_for_a_connection_is_served_in_turn_and_who_gave_up_is_passed_over(site: Site) -> None:
     """Q11, B5"""
     site.reply("/*", Reply(wait=0.02))
-    sender = AiohttpSender(connections=1)
+    sender = HttpSender(connections=1)
     waiting = [asyncio.create_task(get(sender, site.url(f"/{n}"))) for n in range(6)]
-    await becomes(lambda: bool(site.journal))
+    await until(lambda: bool(site.journal))
 
     waiting[2].cancel()
     waiting[4].cancel()
@@ -165,7 +163,7 @@ async def test_who_waits_for_a_connection_is_served_in_turn_and_who_gave_up_is_p
 
 async def test_a_connection_that_is_handed_to_one_who_gives_up_goes_to_the_next(site: Site) -> None:
     """B5"""
-    sender = AiohttpSender(connections=1)
+    sender = HttpSender(connections=1)
     first, second, third = (asyncio.create_task(get(sender, site.url(f"/{n}"))) for n in range(3))
 
     while not first.done():  # noqa: ASYNC110 (an event would be seen a step too late)
@@ -180,7 +178,7 @@ async def test_a_connection_that_is_handed_to_one_who_gives_up_goes_to_the_next(
 
 async def test_only_the_latest_idle_connections_are_kept(site: Site) -> None:
     """Q11: a broad crawl must not run out of files."""
-    sender = AiohttpSender(idle=2, resolver=site.names)
+    sender = HttpSender(idle=2, resolver=site.names)
 
     for n in range(6):
         await get(sender, site.url("/", host=f"h{n}.test"))
@@ -195,7 +193,7 @@ async def test_only_the_latest_idle_connections_are_kept(site: Site) -> None:
 
 async def test_a_closed_sender_says_so(site: Site) -> None:
     """N9"""
-    sender = AiohttpSender()
+    sender = HttpSender()
     await get(sender, site.url("/"))
 
     await sender.close()
@@ -209,9 +207,9 @@ async def test_a_closed_sender_says_so(site: Site) -> None:
 async def test_closing_ends_what_is_in_flight(site: Site) -> None:
     """U17"""
     site.reply("/hang", hang())
-    sender = AiohttpSender()
+    sender = HttpSender()
     under_way = asyncio.create_task(fail(sender, site.url("/hang")))
-    await becomes(lambda: bool(site.journal))
+    await until(lambda: bool(site.journal))
 
     await sender.close()
 
@@ -220,7 +218,7 @@ async def test_closing_ends_what_is_in_flight(site: Site) -> None:
 
 def test_a_sender_works_in_one_loop_after_another(site: Site) -> None:
     """N9: in a notebook, and with asyncio.run() more than once; what was kept in a loop that has ended is closed."""
-    sender = AiohttpSender()
+    sender = HttpSender()
 
     for _ in range(3):
         asyncio.run(get(sender, site.url("/")))
@@ -233,7 +231,7 @@ def test_a_sender_works_in_one_loop_after_another(site: Site) -> None:
 
 def test_a_sender_works_in_several_threads_at_once(site: Site) -> None:
     """L9"""
-    sender = AiohttpSender()
+    sender = HttpSender()
     failures: list[BaseException] = []
 
     async def use() -> None:
@@ -262,10 +260,10 @@ def test_a_sender_survives_a_fork(site: Site) -> None:
     """U2: parent and child do not speak over the same connection."""
     script = f"""
         import asyncio, os
-        from curtsy.http.sender import AiohttpSender
+        from curtsy.http.sender import HttpSender
         from tests.support.sending import get
 
-        sender = AiohttpSender()
+        sender = HttpSender()
         loop = asyncio.new_event_loop()
         loop.run_until_complete(get(sender, {site.url("/parent")!r}))
         child = os.fork()
@@ -285,7 +283,7 @@ def test_a_sender_survives_a_fork(site: Site) -> None:
     assert [visit.connection for visit in site.journal] == [1, 2, 1]
 
 
-async def test_what_comes_over_an_idle_connection_is_no_answer_to_the_next_request(sender: AiohttpSender) -> None:
+async def test_what_comes_over_an_idle_connection_is_no_answer_to_the_next_request(sender: HttpSender) -> None:
     """F12: a site that says more than it was asked would else be one answer ahead from then on."""
     writers: list[asyncio.StreamWriter] = []
 
@@ -309,13 +307,13 @@ async def test_what_comes_over_an_idle_connection_is_no_answer_to_the_next_reque
 
 @pytest.mark.parametrize("junk", [b"HTTP/1.1 200 OK\r\nX: ", b"\r\n", b"<html>"])
 async def test_a_connection_over_which_anything_comes_while_it_is_idle_is_closed(
-    site: Site, sender: AiohttpSender, junk: bytes
+    site: Site, sender: HttpSender, junk: bytes
 ) -> None:
     """F12: half an answer, too, whose rest would be taken for the next"""
 
     def raw() -> Iterable[bytes]:
         yield b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx"
-        blocks_until(is_read.is_set)  # in the site's thread
+        block_until(is_read.is_set)  # in the site's thread
         yield junk
 
     is_read = threading.Event()
@@ -328,7 +326,7 @@ async def test_a_connection_over_which_anything_comes_while_it_is_idle_is_closed
 
 
 @pytest.mark.parametrize("is_closed", [False, True], ids=["given up", "closed"])
-async def test_a_request_that_is_given_up_is_not_sent_on(sender: AiohttpSender, is_closed: bool) -> None:
+async def test_a_request_that_is_given_up_is_not_sent_on(sender: HttpSender, is_closed: bool) -> None:
     """F12: the rest of its body would hold the connection, and its memory"""
     taken = 0
 
@@ -360,7 +358,7 @@ async def test_a_request_that_is_given_up_is_not_sent_on(sender: AiohttpSender, 
     assert taken < 25_000_000
 
 
-async def test_a_connection_whose_request_was_answered_before_it_was_all_sent_is_closed(sender: AiohttpSender) -> None:
+async def test_a_connection_whose_request_was_answered_before_it_was_all_sent_is_closed(sender: HttpSender) -> None:
     """F12: what is left of the body would be taken for the next request."""
     heads: list[bytes] = []
 
@@ -379,7 +377,7 @@ async def test_a_connection_whose_request_was_answered_before_it_was_all_sent_is
 
 async def test_a_connection_that_nobody_uses_is_closed_after_a_while(site: Site) -> None:
     """Q11"""
-    sender = AiohttpSender(keep_alive=0.05)
+    sender = HttpSender(keep_alive=0.05)
     await asyncio.gather(*(get(sender, site.url(f"/{number}")) for number in range(3)))
 
     await site.left()
@@ -449,7 +447,7 @@ def test_a_machine_without_room_for_a_connection_closes_idle_ones_and_blames_no_
     """U6, R6: too many open files is no failure of the host's, and no word of its robots.txt"""
     program = """
         import asyncio, os, resource, sys
-        from curtsy.client import AsyncClient
+        from curtsy.client import AsyncClient, session_of
 
         async def main(*urls):
             resource.setrlimit(resource.RLIMIT_NOFILE, (96, 96))
@@ -466,8 +464,8 @@ def test_a_machine_without_room_for_a_connection_closes_idle_ones_and_blames_no_
                 results = [await web.fetch(url) for url in urls[1:-1]]
                 print(sum(result.ok for result in results))
                 os.close(taken.pop())  # and what the idle one took is taken by something else
-                await web._sender.close()
-                web._sender._closed = False
+                await session_of(web)._sender.close()
+                session_of(web)._sender._closed = False
                 while True:
                     try:
                         taken.append(os.dup(0))
@@ -476,8 +474,8 @@ def test_a_machine_without_room_for_a_connection_closes_idle_ones_and_blames_no_
                 lack, *others = await asyncio.gather(*(web.fetch(url) for url in (urls[-1], *urls[:5])))
                 assert not any(other.ok for other in others)
                 origin = urls[-1].removesuffix("/")
-                print(lack.reason, await web.store.read(f"rules:{origin}"))
-                print((await web.store.read("host:" + origin.partition("//")[2])).failures, lack.message)
+                print(lack.reason, await session_of(web).store.read(f"rules:{origin}"))
+                print((await session_of(web).store.read("host:" + origin.partition("//")[2])).failures, lack.message)
                 for each in taken:
                     os.close(each)
 

@@ -8,14 +8,14 @@ from msgspec import structs
 from curtsy.core.errors import Reason
 from curtsy.core.message import Failure, Headers, Request, Url, parse_url
 from curtsy.http.headers import head_of
-from curtsy.http.sender import AiohttpSender
+from curtsy.http.sender import HttpSender
 from tests.support.sending import OPEN, fail, request
 from tests.support.site import Site
 
 
 @pytest.fixture
-async def sender(site: Site) -> AsyncIterator[AiohttpSender]:
-    sender = AiohttpSender(resolver=site.names)
+async def sender(site: Site) -> AsyncIterator[HttpSender]:
+    sender = HttpSender(resolver=site.names)
     yield sender
     await sender.close()
 
@@ -35,7 +35,7 @@ async def sender(site: Site) -> AsyncIterator[AiohttpSender]:
     ],
 )
 async def test_what_would_break_the_head_is_never_written(
-    site: Site, sender: AiohttpSender, header: tuple[str, str]
+    site: Site, sender: HttpSender, header: tuple[str, str]
 ) -> None:
     """F26"""
     failure = await fail(sender, site.url("/"), OPEN, header)
@@ -46,7 +46,7 @@ async def test_what_would_break_the_head_is_never_written(
 
 @pytest.mark.parametrize("target", ["/a b", "/a\r\nX-Injected: 1", "/\x00", "/ü", "a"])
 async def test_a_target_that_was_not_made_canonical_is_never_written(
-    site: Site, sender: AiohttpSender, target: str
+    site: Site, sender: HttpSender, target: str
 ) -> None:
     """F26"""
     url = Url(site.url(target), "http", "127.0.0.1", site.port, target, f"127.0.0.1:{site.port}")
@@ -58,7 +58,7 @@ async def test_a_target_that_was_not_made_canonical_is_never_written(
 
 
 @pytest.mark.parametrize("method", ["", "GE T", "GET\r\n", "CONNECT"])
-async def test_a_method_that_is_none_is_never_written(site: Site, sender: AiohttpSender, method: str) -> None:
+async def test_a_method_that_is_none_is_never_written(site: Site, sender: HttpSender, method: str) -> None:
     """F26"""
     reply = await sender.send(structs.replace(request(site.url("/")), method=method), OPEN)
 
@@ -78,7 +78,7 @@ def test_headers_that_were_checked_once_are_not_changed_by_use() -> None:
     assert b"Authorization" not in head_of(Request(plain, headers=headers))
 
 
-def head(method: str = "GET", *headers: tuple[str, str], body: bytes | None = None, proxy: str | None = None) -> bytes:
+def head(method: str = "GET", *headers: tuple[str, str], body: bytes | None = None, proxy: Url | None = None) -> bytes:
     return head_of(request("http://example.org:8080/a?b=1", method, headers, body), proxy)
 
 
@@ -118,7 +118,8 @@ def test_the_callers_own_fields_stand_in_place_of_ours() -> None:
 
 def test_a_proxy_is_told_the_whole_url_and_who_we_are_to_it() -> None:
     """U2: but only where it is to see the request."""
-    proxy = "http://us:p%40w@127.0.0.1:1"
+    proxy = parse_url("http://us:p%40w@127.0.0.1:1")
+    assert isinstance(proxy, Url)
 
     assert head(proxy=proxy).startswith(b"GET http://example.org:8080/a?b=1 HTTP/1.1\r\n")
     assert b"Proxy-Authorization: Basic dXM6cEB3\r\n" in head(proxy=proxy)

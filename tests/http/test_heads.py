@@ -1,7 +1,6 @@
 """The built-in sender and heads at their worst: endless, broken, or none at all."""
 
 import itertools
-import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -10,7 +9,7 @@ import pytest
 
 from curtsy.core.errors import Reason
 from curtsy.core.message import Response
-from curtsy.http.sender import AiohttpSender
+from curtsy.http.sender import HttpSender
 from tests.support.bounds import MIB, bounded_memory, ends_within
 from tests.support.sending import OPEN, fail, get, request
 from tests.support.site import (
@@ -24,8 +23,8 @@ QUICK = replace(OPEN, timeout=1.0, connect_timeout=0.8)
 
 
 @pytest.fixture
-async def sender(site: Site) -> AsyncIterator[AiohttpSender]:
-    sender = AiohttpSender(resolver=site.names, connections=1)
+async def sender(site: Site) -> AsyncIterator[HttpSender]:
+    sender = HttpSender(resolver=site.names, connections=1)
     yield sender
     await sender.close()
 
@@ -50,7 +49,7 @@ ENDLESS_HEADS: dict[str, Callable[[], Iterable[bytes]]] = {
 
 
 @pytest.mark.parametrize("kind", ENDLESS_HEADS)
-async def test_a_head_without_end_is_given_up(site: Site, sender: AiohttpSender, kind: str) -> None:
+async def test_a_head_without_end_is_given_up(site: Site, sender: HttpSender, kind: str) -> None:
     """F11"""
     site.reply("/", Reply(raw=ENDLESS_HEADS[kind]))
 
@@ -62,15 +61,9 @@ async def test_a_head_without_end_is_given_up(site: Site, sender: AiohttpSender,
     assert site.journal[0].taken <= 8 * MIB
 
 
-async def test_interim_answers_that_drip_end_at_the_deadline(site: Site, sender: AiohttpSender) -> None:
+async def test_interim_answers_that_drip_end_at_the_deadline(site: Site, sender: HttpSender) -> None:
     """F11"""
-
-    def raw() -> Iterable[bytes]:
-        while True:
-            yield b"HTTP/1.1 103 Early Hints\r\n\r\n"
-            time.sleep(0.05)  # in the site's thread
-
-    site.reply("/", Reply(raw=raw))
+    site.reply("/", Reply(raw=lambda: itertools.repeat(b"HTTP/1.1 103 Early Hints\r\n\r\n"), drip=(1, 0.05)))
 
     with ends_within(4):
         failure = await fail(sender, site.url("/"), QUICK)
@@ -79,7 +72,7 @@ async def test_interim_answers_that_drip_end_at_the_deadline(site: Site, sender:
 
 
 @pytest.mark.parametrize(("size", "fits"), [(60_000, True), (70_000, False)])
-async def test_the_limit_holds_for_the_whole_head(site: Site, sender: AiohttpSender, size: int, fits: bool) -> None:
+async def test_the_limit_holds_for_the_whole_head(site: Site, sender: HttpSender, size: int, fits: bool) -> None:
     """F11"""
     fields = [(f"X-{n}", "y" * 1000) for n in range(size // 1000)]
     site.reply("/", Reply(headers=fields, body="x" * 200_000))
@@ -89,7 +82,7 @@ async def test_the_limit_holds_for_the_whole_head(site: Site, sender: AiohttpSen
     assert isinstance(reply, Response) == fits
 
 
-async def test_a_large_body_that_comes_with_its_head_is_no_large_head(site: Site, sender: AiohttpSender) -> None:
+async def test_a_large_body_that_comes_with_its_head_is_no_large_head(site: Site, sender: HttpSender) -> None:
     """F11"""
     site.page("/", b"x" * MIB)
 
@@ -116,7 +109,7 @@ async def test_a_large_body_that_comes_with_its_head_is_no_large_head(site: Site
         b"\x00" * 100,
     ],
 )
-async def test_what_is_not_http_is_a_bad_response(site: Site, sender: AiohttpSender, raw: bytes) -> None:
+async def test_what_is_not_http_is_a_bad_response(site: Site, sender: HttpSender, raw: bytes) -> None:
     """F12"""
     site.reply("/", garbage(raw))
 
@@ -133,7 +126,7 @@ async def test_what_is_not_http_is_a_bad_response(site: Site, sender: AiohttpSen
     [garbage(b""), reset(), garbage(b"HTTP/1.1 200 OK\r\nContent-Le"), garbage(b"HT")],
     ids=["empty", "reset", "half a head", "two bytes"],
 )
-async def test_no_answer_is_a_connection_error(site: Site, sender: AiohttpSender, reply: Reply) -> None:
+async def test_no_answer_is_a_connection_error(site: Site, sender: HttpSender, reply: Reply) -> None:
     """F12"""
     site.reply("/", reply)
 
@@ -164,7 +157,7 @@ EXCESS = {
 
 @pytest.mark.parametrize("kind", EXCESS)
 async def test_what_follows_an_answer_is_passed_over_and_ends_the_connection(
-    site: Site, sender: AiohttpSender, kind: str
+    site: Site, sender: HttpSender, kind: str
 ) -> None:
     """F12: RFC 9112, 6.3"""
     method, raw, status, body = EXCESS[kind]
@@ -177,23 +170,17 @@ async def test_what_follows_an_answer_is_passed_over_and_ends_the_connection(
     await site.left()
 
 
-async def test_an_answer_with_something_after_it_may_come_in_pieces(site: Site, sender: AiohttpSender) -> None:
+async def test_an_answer_with_something_after_it_may_come_in_pieces(site: Site, sender: HttpSender) -> None:
     """F12: RFC 9112, 6.3"""
     raw = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok and more"
 
     for size in range(1, len(raw)):
-        site.reply("/", Reply(raw=partial(paused, [raw[:size], raw[size:]]), end="hang"))
+        site.reply("/", Reply(raw=partial(list, [raw[:size], raw[size:]]), drip=(1, 0.003), end="hang"))
         assert (await get(sender, site.url("/"))).body == b"ok"
         await site.left()
 
 
-def paused(pieces: Iterable[bytes]) -> Iterable[bytes]:
-    for piece in pieces:
-        yield piece
-        time.sleep(0.003)  # in the site's thread
-
-
-async def test_the_head_of_an_answer_that_breaks_in_the_same_packet_is_known(site: Site, sender: AiohttpSender) -> None:
+async def test_the_head_of_an_answer_that_breaks_in_the_same_packet_is_known(site: Site, sender: HttpSender) -> None:
     """F08"""
     site.reply("/", garbage(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\nzz\r\n"))
 
@@ -202,7 +189,7 @@ async def test_the_head_of_an_answer_that_breaks_in_the_same_packet_is_known(sit
     assert (failure.reason, failure.status) == (Reason.BAD_RESPONSE, 200)
 
 
-async def test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next(site: Site, sender: AiohttpSender) -> None:
+async def test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next(site: Site, sender: HttpSender) -> None:
     """F12"""
     one = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none"
     site.reply("/one", Reply(raw=one + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"))
@@ -215,7 +202,7 @@ async def test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next(site: S
     assert not isinstance(second, Response) or second.body == b"two"
 
 
-async def test_a_part_that_was_not_requested_is_a_bad_response(site: Site, sender: AiohttpSender) -> None:
+async def test_a_part_that_was_not_requested_is_a_bad_response(site: Site, sender: HttpSender) -> None:
     """F12: RFC 9110, 15.3.7"""
     site.reply("/", Reply(206, b"part", {"Content-Range": "bytes 0-3/100"}))
 

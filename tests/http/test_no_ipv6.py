@@ -22,7 +22,8 @@ APART = ["unshare", "--map-root-user", "--net", "sh", "-c", f'echo 1 > {SWITCH} 
 
 PROGRAM = """
     import asyncio, fcntl, json, socket, struct
-    from curtsy.http.sender import AiohttpSender
+    from curtsy.http.sender import HttpSender
+    from curtsy.client import session_of
     from tests.client.fetching import client, host_of
     from tests.support.site import Site, closed_port
 
@@ -36,17 +37,17 @@ PROGRAM = """
         told = {}
         with Site() as site, closed_port() as closed:
             site.page("/*", "four")
-            async with client(sender=AiohttpSender(resolver=names), max_retries=1) as web:
+            async with client(sender=HttpSender(resolver=names), max_retries=1) as web:
                 for name in ("[::1]", "six.test", "both.test"):
                     url = f"http://{name}:{site.port}/"
                     result = await web.fetch(url)
                     host = await host_of(web, url)
-                    rules = await web.store.read("rules:" + url.removesuffix("/"))
+                    rules = await session_of(web).store.read("rules:" + url.removesuffix("/"))
                     told[name] = {
                         "reason": result.reason, "text": result.text, "message": result.message.partition(": ")[2],
                         "failures": host.failures, "robots": {"failures": rules.failures, "why": rules.why},
                     }
-            async with client(sender=AiohttpSender(resolver=names), max_retries=0, respect_robots=False) as web:
+            async with client(sender=HttpSender(resolver=names), max_retries=0, respect_robots=False) as web:
                 refused = await web.fetch(f"http://both.test:{closed}/")
                 told["refused"] = {"reason": refused.reason, "message": refused.message.partition(": ")[2]}
         print(json.dumps(told))

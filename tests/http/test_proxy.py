@@ -3,18 +3,16 @@
 import asyncio
 import errno
 import os
-import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from aiohttp.abc import AbstractResolver, ResolveResult
 
 from curtsy.blocking import Client
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.message import Failure
-from curtsy.http.sender import AiohttpSender, Limits
+from curtsy.http.sender import HttpSender, Limits
 from tests.support.certificates import Authority
 from tests.support.listening import listening
 from tests.support.proxy import tunnel
@@ -35,7 +33,7 @@ def proxy() -> Iterator[Site]:
 
 async def test_a_proxy_is_asked_for_the_whole_url(proxy: Site) -> None:
     """U2"""
-    sender = AiohttpSender(proxy=proxy.url("").replace("http://", "http://us:pw@"), resolver={})
+    sender = HttpSender(proxy=proxy.url("").replace("http://", "http://us:pw@"), resolver={})
 
     answer = await get(sender, "http://example.test/a?b=1", OPEN)
     await sender.close()
@@ -47,7 +45,7 @@ async def test_a_proxy_is_asked_for_the_whole_url(proxy: Site) -> None:
 
 async def test_the_guard_judges_the_name_as_it_resolves_here(proxy: Site) -> None:
     """U2: the proxy's own address may be private; the site's may not."""
-    sender = AiohttpSender(proxy=proxy.url(""), resolver={"in.test": "10.0.0.1", "out.test": "93.184.216.34"})
+    sender = HttpSender(proxy=proxy.url(""), resolver={"in.test": "10.0.0.1", "out.test": "93.184.216.34"})
 
     refused = [await fail(sender, f"http://{host}/", Limits()) for host in ("in.test", "127.0.0.1", "[::1]")]
     allowed = await get(sender, "http://out.test/", Limits())
@@ -64,11 +62,11 @@ async def test_tls_goes_through_a_tunnel_and_is_verified() -> None:
     with Site(tls=AUTHORITY.server("good")) as good, Site(tls=AUTHORITY.server("expired")) as bad:
         good.page("/", "through")
         async with tunnel(good.port) as (url, heads):
-            sender = AiohttpSender(proxy=url, verify=AUTHORITY.client())
+            sender = HttpSender(proxy=url, verify=AUTHORITY.client())
             answer = await get(sender, "https://shop.test/", OPEN)
             await sender.close()
         async with tunnel(bad.port) as (url, _):
-            sender = AiohttpSender(proxy=url, verify=AUTHORITY.client())
+            sender = HttpSender(proxy=url, verify=AUTHORITY.client())
             failure = await fail(sender, "https://shop.test/", OPEN)
             await sender.close()
 
@@ -85,7 +83,7 @@ async def test_a_tunnel_to_a_site_that_falls_silent_is_no_failure_of_the_proxys(
             pass
 
     async with listening(say_nothing) as silent, tunnel(silent) as (url, heads):
-        sender = AiohttpSender(proxy=url)
+        sender = HttpSender(proxy=url)
         failure = await fail(sender, "https://shop.test/", replace(OPEN, connect_timeout=0.3))
         await sender.close()
 
@@ -109,7 +107,7 @@ async def test_a_proxy_that_cannot_be_reached_is_named_and_says_nothing_of_the_h
     """U6, F62: named without its password"""
     with closed_port() as closed, deaf_port() as deaf:
         place = {"nameless": "proxy.test:3128", "closed": f"127.0.0.1:{closed}", "deaf": f"127.0.0.1:{deaf}"}[kind]
-        sender = AiohttpSender(proxy=f"http://us:hunter2@{place}", resolver={})
+        sender = HttpSender(proxy=f"http://us:hunter2@{place}", resolver={})
         failure = await fail(sender, f"{scheme}://shop.test/", replace(OPEN, connect_timeout=0.3))
         await sender.close()
 
@@ -128,7 +126,7 @@ async def test_a_proxy_that_opens_no_tunnel_says_nothing_of_the_host(answer: byt
     """U6"""
     with Site() as proxy:
         proxy.reply("shop.test:443", garbage(answer))
-        sender = AiohttpSender(proxy=proxy.url(""))
+        sender = HttpSender(proxy=proxy.url(""))
         failure = await fail(sender, "https://shop.test/", OPEN)
         await sender.close()
 
@@ -143,7 +141,7 @@ async def test_a_proxy_that_opens_no_tunnel_says_nothing_of_the_host(answer: byt
 async def test_a_proxy_that_has_no_way_to_a_host_speaks_of_the_host(status: int, snapshot: Snapshot) -> None:
     """U6; RFC 9110, 15.6"""
     async with tunnel(1, b"%d Oh" % status) as (url, _):
-        sender = AiohttpSender(proxy=url)
+        sender = HttpSender(proxy=url)
         failure = await fail(sender, "https://shop.test/", OPEN)
         await sender.close()
 
@@ -155,7 +153,7 @@ async def test_a_proxy_that_has_no_way_to_a_host_speaks_of_the_host(status: int,
 
 async def test_a_proxy_that_is_down_is_not_tried_for_every_request() -> None:
     """N4's like: nobody knocks again and again"""
-    sender = AiohttpSender(proxy="http://proxy.test:3128", resolver=(names := Counting()))
+    sender = HttpSender(proxy="http://proxy.test:3128", resolver=(names := Counting()))
     failures = [await fail(sender, f"http://shop{number}.test/", OPEN) for number in range(9)]
     await sender.close()
 
@@ -163,20 +161,15 @@ async def test_a_proxy_that_is_down_is_not_tried_for_every_request() -> None:
     assert names.asked == 1
 
 
-class Counting(AbstractResolver):
+class Counting:
     """A resolver that knows no name, and counts."""
 
     def __init__(self) -> None:
         self.asked = 0
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:  # fmt: skip
+    async def resolve(self, host: str) -> list[str]:
         self.asked += 1
         raise OSError(None, "Domain name not found")
-
-    async def close(self) -> None:
-        """Nothing is held open."""
 
 
 async def test_an_https_proxy_that_is_not_trusted_or_speaks_no_tls_says_nothing_of_the_host(snapshot: Snapshot) -> None:
@@ -184,7 +177,7 @@ async def test_an_https_proxy_that_is_not_trusted_or_speaks_no_tls_says_nothing_
     failures: list[Failure] = []
     with Site(tls=AUTHORITY.server("good")) as secured, Site() as plain:
         for proxy in (secured, plain):
-            sender = AiohttpSender(proxy=f"https://127.0.0.1:{proxy.port}")
+            sender = HttpSender(proxy=f"https://127.0.0.1:{proxy.port}")
             failures.append(await fail(sender, "http://shop.test/", OPEN))
             await sender.close()
 
@@ -205,7 +198,7 @@ async def test_a_407_is_the_proxys_word_and_says_how_to_give_a_login(
     """U6, F62"""
     async with tunnel(1, b"407 Proxy Authentication Required") as (url, heads):
         place = url.removeprefix("http://")
-        sender = AiohttpSender(proxy=f"http://{login}{place}")
+        sender = HttpSender(proxy=f"http://{login}{place}")
         failure = await fail(sender, f"{scheme}://shop.test/", OPEN)
         await sender.close()
 
@@ -225,10 +218,10 @@ async def test_a_407_of_a_site_is_its_own() -> None:
         for site in (secured, plain):
             site.reply("/", Reply(407))
         async with tunnel(secured.port) as (url, _):
-            sender = AiohttpSender(proxy=url, verify=AUTHORITY.client())
+            sender = HttpSender(proxy=url, verify=AUTHORITY.client())
             through = await get(sender, "https://shop.test/", OPEN)
             await sender.close()
-        sender = AiohttpSender()
+        sender = HttpSender()
         direct = await get(sender, plain.url("/"), OPEN)
         await sender.close()
 
@@ -238,7 +231,7 @@ async def test_a_407_of_a_site_is_its_own() -> None:
 async def test_a_proxy_that_refuses_is_a_connection_error_and_nothing_was_sent() -> None:
     """B5"""
     async with tunnel(1, b"403 Forbidden") as (url, _):
-        sender = AiohttpSender(proxy=url)
+        sender = HttpSender(proxy=url)
         failure = await fail(sender, "https://shop.test/", OPEN)
         await sender.close()
 
@@ -249,7 +242,7 @@ async def test_a_proxy_that_refuses_is_a_connection_error_and_nothing_was_sent()
 async def test_a_proxy_that_is_not_there_is_a_connection_error() -> None:
     """B5"""
     with closed_port() as port:
-        sender = AiohttpSender(proxy=f"http://us:secret@127.0.0.1:{port}")
+        sender = HttpSender(proxy=f"http://us:secret@127.0.0.1:{port}")
         failure = await fail(sender, "http://shop.test/", replace(OPEN, timeout=2))
         await sender.close()
 
@@ -266,8 +259,8 @@ async def test_the_environment_names_a_proxy_only_if_that_is_wanted(
     monkeypatch.setenv("no_proxy", "127.0.0.1,.direct.test")
     with Site() as site:
         site.page("/", "direct")
-        obeying = AiohttpSender(use_environment=True, resolver=site.names)
-        ignoring = AiohttpSender(resolver=site.names)
+        obeying = HttpSender(use_environment=True, resolver=site.names)
+        ignoring = HttpSender(resolver=site.names)
 
         by_proxy = await get(obeying, site.url("/", host="shop.test"), OPEN)
         bypassed = await get(obeying, site.url("/", host="www.direct.test"), OPEN)
@@ -295,7 +288,7 @@ async def test_the_environment_may_name_a_proxy_as_curl_takes_it(
 ) -> None:
     """U2: without a scheme, too"""
     monkeypatch.setenv("http_proxy", form.format(f"127.0.0.1:{proxy.port}"))
-    sender = AiohttpSender(use_environment=True, resolver={})
+    sender = HttpSender(use_environment=True, resolver={})
 
     answer = await get(sender, "http://example.test/a", OPEN)
     await sender.close()
@@ -322,7 +315,7 @@ async def test_what_would_go_by_a_proxy_that_cannot_be_used_is_not_sent_and_says
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with Site(tls=AUTHORITY.server("good")) as site:
         site.page("/", "direct")
-        sender = AiohttpSender(use_environment=True, resolver=site.names, verify=AUTHORITY.client())
+        sender = HttpSender(use_environment=True, resolver=site.names, verify=AUTHORITY.client())
 
         failure = await fail(sender, site.url("/", host="shop.test"), OPEN)
         by_other = await get(sender, "http://shop.test/", OPEN)
@@ -342,7 +335,7 @@ async def test_what_would_go_by_a_proxy_that_cannot_be_used_is_not_sent_and_says
 def test_a_proxy_that_is_none_is_an_error_without_its_password(given: str, snapshot: Snapshot) -> None:
     """F62"""
     with pytest.raises(PolicyError, match=r"^proxy = ") as caught:
-        AiohttpSender(proxy=given)
+        HttpSender(proxy=given)
 
     assert "hunter2" not in str(caught.value)
     snapshot(str(caught.value))
@@ -351,13 +344,11 @@ def test_a_proxy_that_is_none_is_an_error_without_its_password(given: str, snaps
 async def test_an_error_that_was_not_foreseen_is_named_without_its_words() -> None:
     """F62: they may be anything, a proxy's password among them"""
 
-    class Odd(AbstractResolver):
-        async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[ResolveResult]:
+    class Odd:
+        async def resolve(self, host: str) -> list[str]:
             raise ValueError(f"cannot look up {host} by us:hunter2")
 
-        async def close(self) -> None: ...
-
-    sender = AiohttpSender(resolver=Odd())
+    sender = HttpSender(resolver=Odd())
     failure = await fail(sender, "http://shop.test/", OPEN)
     await sender.close()
 

@@ -8,6 +8,7 @@ import urllib.request
 
 import pytest
 
+from tests.support.polling import block_until
 from tests.support.site import Reply, Site, closed_port, deaf_port, hang, has_ipv6, later, redirect
 
 
@@ -122,8 +123,7 @@ def test_a_client_that_leaves_is_not_under_way_any_more() -> None:
         for number in range(5):
             with socket.create_connection(("127.0.0.1", site.port)) as raw:
                 raw.sendall(b"GET /hang HTTP/1.1\r\nHost: a\r\n\r\n")
-                while site.count("/hang") == number:
-                    time.sleep(0.001)
+                block_until(lambda: site.count("/hang") > number)  # noqa: B023
 
         assert site.idle()
         assert site.max_concurrency() == 1

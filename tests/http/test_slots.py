@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from curtsy.core.fair_share import share_of
 from curtsy.http.address import AddressInfo, NamesBusy, SystemResolver
-from curtsy.http.sender import AiohttpSender
+from curtsy.http.sender import HttpSender
 from curtsy.http.slots import Slots
-from tests.client.fetching import UNPACED, client, until
+from tests.client.fetching import UNPACED, client
 from tests.crawling.test_fair_crawl import HONEST, Names, crowd
+from tests.support.polling import until
 from tests.support.site import Site, hang
 
 HOSTS = st.sampled_from(["a.one.org", "b.one.org", "c.one.org", "a.two.org", "three.org"])
@@ -175,7 +176,7 @@ async def test_hosts_that_never_answer_leave_connections_to_others(site: Site, k
     site.page("/page", "here", host=HONEST)
     honest = site.url("/page", host=HONEST)
     names = [f"h{number}.evil{'' if kind == 'subdomains' else number}.test" for number in range(100)]
-    sender = AiohttpSender(resolver=Names(), connections=8)
+    sender = HttpSender(resolver=Names(), connections=8)
 
     async with client(sender=sender, respect_robots=False, cache=False, **UNPACED) as web:
         await web.fetch(honest)
@@ -202,17 +203,17 @@ async def test_names_of_one_registered_domain_that_nobody_answers_for_hold_up_no
             speaks.wait()
         return socket.getaddrinfo("127.0.0.1", port, family, kind)
 
-    resolver = SystemResolver(at_once=8, patience=0.05, ask=server)
+    resolver = SystemResolver(concurrency=8, max_wait=0.05, getaddrinfo=server)
     try:
         dead = [asyncio.ensure_future(resolver.resolve(f"h{number}.evil.test")) for number in range(50)]
         await until(lambda: len(asked) == 2)
-        found = await resolver.resolve(HONEST, 80)
+        found = await resolver.resolve(HONEST)
         refused = [each for each in await asyncio.gather(*dead[2:], return_exceptions=True) if each]
     finally:
         speaks.set()
     await asyncio.gather(*dead[:2])
 
-    assert found[0]["host"] == "127.0.0.1"
+    assert found == ["127.0.0.1"]
     assert asked == ["h0.evil.test", "h1.evil.test", HONEST]
     assert all(isinstance(each, NamesBusy) for each in refused)
 
@@ -225,7 +226,7 @@ async def test_hosts_that_never_answer_leave_connections_to_who_comes_with_them(
     site.robots(host=HONEST)
     urls = [*crowd(site, kind)[:200], site.url("/page", host=HONEST)]
 
-    async with client(sender=AiohttpSender(resolver=Names()), clock=None, **UNPACED) as web:
+    async with client(sender=HttpSender(resolver=Names()), clock=None, **UNPACED) as web:
         results = web.fetch_many(urls)
         async with asyncio.timeout(10):
             first = await anext(results)

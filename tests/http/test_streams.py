@@ -9,7 +9,7 @@ import pytest
 
 from curtsy.core.errors import Reason
 from curtsy.core.message import Failure, Headers, Response
-from curtsy.http.sender import AiohttpSender
+from curtsy.http.sender import HttpSender
 from tests.support.bounds import MIB, bounded_memory
 from tests.support.sending import OPEN, get, request
 from tests.support.site import (
@@ -25,8 +25,8 @@ SMALL = replace(OPEN, max_body=MIB)
 
 
 @pytest.fixture
-async def sender(site: Site) -> AsyncIterator[AiohttpSender]:
-    sender = AiohttpSender(resolver=site.names, connections=1)
+async def sender(site: Site) -> AsyncIterator[HttpSender]:
+    sender = HttpSender(resolver=site.names, connections=1)
     yield sender
     await sender.close()
 
@@ -54,7 +54,7 @@ class Kept:
         self.pieces.append(piece)
 
 
-async def test_a_stream_goes_to_the_sink_decoded_and_in_pieces(site: Site, sender: AiohttpSender) -> None:
+async def test_a_stream_goes_to_the_sink_decoded_and_in_pieces(site: Site, sender: HttpSender) -> None:
     """U15"""
     body = b"many words " * 100_000
     site.reply("/", encoded(body, "gzip"))
@@ -68,7 +68,7 @@ async def test_a_stream_goes_to_the_sink_decoded_and_in_pieces(site: Site, sende
     assert len(sink.pieces) > 1
 
 
-async def test_a_part_goes_to_the_sink_as_it_is(site: Site, sender: AiohttpSender) -> None:
+async def test_a_part_goes_to_the_sink_as_it_is(site: Site, sender: HttpSender) -> None:
     """U15"""
     site.page("/", b"0123456789", ranges=True, headers={"Content-Encoding": "gzip"})
     sink = Kept()
@@ -78,7 +78,7 @@ async def test_a_part_goes_to_the_sink_as_it_is(site: Site, sender: AiohttpSende
     assert (sink.status, b"".join(sink.pieces)) == (206, b"456789")
 
 
-async def test_a_body_that_the_sink_does_not_want_is_the_replys(site: Site, sender: AiohttpSender) -> None:
+async def test_a_body_that_the_sink_does_not_want_is_the_replys(site: Site, sender: HttpSender) -> None:
     """U15"""
     sink = Kept(wanted=False)
 
@@ -88,7 +88,7 @@ async def test_a_body_that_the_sink_does_not_want_is_the_replys(site: Site, send
     assert (reply.status, reply.body, sink.pieces) == (404, b"nothing here", [])
 
 
-async def test_a_stream_has_a_least_speed_instead_of_a_deadline(site: Site, sender: AiohttpSender) -> None:
+async def test_a_stream_has_a_least_speed_instead_of_a_deadline(site: Site, sender: HttpSender) -> None:
     """U15"""
     site.reply("/steady", dripping(b"x" * 60_000, 0.05, size=2000))
     site.reply("/slow", dripping(b"x" * 20_000, 0.05, size=2))
@@ -102,7 +102,7 @@ async def test_a_stream_has_a_least_speed_instead_of_a_deadline(site: Site, send
     assert slow.reason is Reason.TOO_SLOW
 
 
-async def test_a_slow_sink_is_not_taken_for_a_slow_site(site: Site, sender: AiohttpSender) -> None:
+async def test_a_slow_sink_is_not_taken_for_a_slow_site(site: Site, sender: HttpSender) -> None:
     """U15"""
     site.reply("/", Reply(body=b"x" * 200_000))
     sink = Kept(pause=0.6)
@@ -113,7 +113,7 @@ async def test_a_slow_sink_is_not_taken_for_a_slow_site(site: Site, sender: Aioh
     assert sum(map(len, sink.pieces)) == 200_000
 
 
-async def test_a_stream_ends_at_its_size_limit(site: Site, sender: AiohttpSender) -> None:
+async def test_a_stream_ends_at_its_size_limit(site: Site, sender: HttpSender) -> None:
     """U15, F03"""
     site.reply("/", endless())
     sink = Kept()
@@ -126,9 +126,7 @@ async def test_a_stream_ends_at_its_size_limit(site: Site, sender: AiohttpSender
     assert sum(map(len, sink.pieces)) <= MIB
 
 
-async def test_a_slow_sink_hears_why_the_rest_was_given_up(
-    site: Site, sender: AiohttpSender, snapshot: Snapshot
-) -> None:
+async def test_a_slow_sink_hears_why_the_rest_was_given_up(site: Site, sender: HttpSender, snapshot: Snapshot) -> None:
     """U15, F03"""
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
     site.reply("/", Reply(raw=lambda: itertools.chain([head], itertools.repeat(b"0" * 65_536))))
@@ -143,7 +141,7 @@ async def test_a_slow_sink_hears_why_the_rest_was_given_up(
     assert sink.pieces == [b"hello"]
 
 
-async def test_what_a_sink_raises_comes_out_and_closes_the_connection(site: Site, sender: AiohttpSender) -> None:
+async def test_what_a_sink_raises_comes_out_and_closes_the_connection(site: Site, sender: HttpSender) -> None:
     """U15"""
     site.reply("/", endless())
 

@@ -11,7 +11,7 @@ import pytest
 
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.message import Failure, Response
-from curtsy.http.sender import AiohttpSender
+from curtsy.http.sender import HttpSender
 from tests.support.bounds import ends_within
 from tests.support.certificates import Authority, Kind
 from tests.support.listening import listening
@@ -23,13 +23,13 @@ QUICK = replace(OPEN, timeout=20, connect_timeout=0.8)
 
 
 @pytest.fixture
-async def sender() -> AsyncIterator[AiohttpSender]:
-    sender = AiohttpSender(verify=AUTHORITY.client(), resolver=Site.names)
+async def sender() -> AsyncIterator[HttpSender]:
+    sender = HttpSender(verify=AUTHORITY.client(), resolver=Site.names)
     yield sender
     await sender.close()
 
 
-async def test_a_good_certificate_passes(sender: AiohttpSender) -> None:
+async def test_a_good_certificate_passes(sender: HttpSender) -> None:
     """F36"""
     with Site(tls=AUTHORITY.server("good")) as site:
         site.page("/", "secure")
@@ -42,7 +42,7 @@ async def test_a_good_certificate_passes(sender: AiohttpSender) -> None:
 
 def test_a_connection_kept_in_a_loop_that_has_ended_is_closed() -> None:
     """N9: with asyncio.run() more than once"""
-    sender = AiohttpSender(verify=AUTHORITY.client())
+    sender = HttpSender(verify=AUTHORITY.client())
 
     with Site(tls=AUTHORITY.server("good")) as site:
         for _ in range(2):
@@ -54,7 +54,7 @@ def test_a_connection_kept_in_a_loop_that_has_ended_is_closed() -> None:
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
-async def test_a_good_certificate_passes_for_an_ipv6_address(sender: AiohttpSender) -> None:
+async def test_a_good_certificate_passes_for_an_ipv6_address(sender: HttpSender) -> None:
     """F36"""
     with Site(tls=AUTHORITY.server("good")) as site:
         assert (await get(sender, site.url("/", host="::1"))).status == 404
@@ -63,7 +63,7 @@ async def test_a_good_certificate_passes_for_an_ipv6_address(sender: AiohttpSend
 async def test_an_authority_of_ones_own_can_be_given_as_a_file(tmp_path: Path) -> None:
     """F36"""
     AUTHORITY.write(tmp_path / "ca.pem")
-    sender = AiohttpSender(verify=tmp_path / "ca.pem")
+    sender = HttpSender(verify=tmp_path / "ca.pem")
 
     with Site(tls=AUTHORITY.server("good")) as site:
         answer = await get(sender, site.url("/"))
@@ -75,7 +75,7 @@ async def test_an_authority_of_ones_own_can_be_given_as_a_file(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("kind", "word"), [("expired", "expired"), ("wrong host", "127.0.0.1"), ("self-signed", "issuer")]
 )
-async def test_a_bad_certificate_is_refused_and_named(sender: AiohttpSender, kind: Kind, word: str) -> None:
+async def test_a_bad_certificate_is_refused_and_named(sender: HttpSender, kind: Kind, word: str) -> None:
     """F36"""
     with Site(tls=AUTHORITY.server(kind)) as site:
         failure = await fail(sender, site.url("/"))
@@ -87,7 +87,7 @@ async def test_a_bad_certificate_is_refused_and_named(sender: AiohttpSender, kin
 
 async def test_an_authority_that_the_system_does_not_know_is_refused_by_default() -> None:
     """F36"""
-    sender = AiohttpSender()
+    sender = HttpSender()
 
     with Site(tls=AUTHORITY.server("good")) as site:
         failure = await fail(sender, site.url("/"))
@@ -96,7 +96,7 @@ async def test_an_authority_that_the_system_does_not_know_is_refused_by_default(
     assert failure.reason is Reason.TLS_ERROR
 
 
-async def test_plain_http_on_a_tls_port_is_a_tls_error(sender: AiohttpSender) -> None:
+async def test_plain_http_on_a_tls_port_is_a_tls_error(sender: HttpSender) -> None:
     """F36"""
     with Site() as site:
         failure = await fail(sender, site.url("/", scheme="https"))
@@ -104,7 +104,7 @@ async def test_plain_http_on_a_tls_port_is_a_tls_error(sender: AiohttpSender) ->
     assert (failure.reason, failure.sent_ago) == (Reason.TLS_ERROR, None)
 
 
-async def test_tls_on_a_plain_port_is_no_answer(sender: AiohttpSender) -> None:
+async def test_tls_on_a_plain_port_is_no_answer(sender: HttpSender) -> None:
     """F36"""
     with Site(tls=AUTHORITY.server("good")) as site:
         failure = await fail(sender, site.url("/", scheme="http"), QUICK)
@@ -112,7 +112,7 @@ async def test_tls_on_a_plain_port_is_no_answer(sender: AiohttpSender) -> None:
     assert failure.reason in (Reason.BAD_RESPONSE, Reason.CONNECTION_ERROR)
 
 
-async def test_a_silent_handshake_ends_at_the_connect_limit(sender: AiohttpSender) -> None:
+async def test_a_silent_handshake_ends_at_the_connect_limit(sender: HttpSender) -> None:
     """F36"""
     with Site(silent=True) as site:
         with ends_within(5):
@@ -122,7 +122,7 @@ async def test_a_silent_handshake_ends_at_the_connect_limit(sender: AiohttpSende
         await site.left()
 
 
-async def test_a_body_that_breaks_off_under_tls_is_incomplete(sender: AiohttpSender) -> None:
+async def test_a_body_that_breaks_off_under_tls_is_incomplete(sender: HttpSender) -> None:
     """F06"""
     with Site(tls=AUTHORITY.server("good")) as site:
         site.reply("/", cut_short(b"x" * 1000, 400))
@@ -131,7 +131,7 @@ async def test_a_body_that_breaks_off_under_tls_is_incomplete(sender: AiohttpSen
 
 
 @pytest.mark.parametrize("is_said", [True, False])
-async def test_a_body_without_a_length_ends_only_where_the_site_says_so(sender: AiohttpSender, is_said: bool) -> None:
+async def test_a_body_without_a_length_ends_only_where_the_site_says_so(sender: HttpSender, is_said: bool) -> None:
     """F06: anybody can end a connection (RFC 9112, 8)"""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -156,7 +156,7 @@ async def test_a_body_without_a_length_ends_only_where_the_site_says_so(sender: 
 def test_verification_cannot_be_switched_off_by_a_word(verify: bool | str) -> None:
     """F36"""
     with pytest.raises(PolicyError, match="verify = "):
-        AiohttpSender(verify=verify)
+        HttpSender(verify=verify)
 
 
 async def test_whoever_insists_can_give_a_context_of_their_own() -> None:
@@ -164,7 +164,7 @@ async def test_whoever_insists_can_give_a_context_of_their_own() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    sender = AiohttpSender(verify=context)
+    sender = HttpSender(verify=context)
 
     with Site(tls=AUTHORITY.server("self-signed")) as site:
         answer = await get(sender, site.url("/"))
@@ -186,7 +186,7 @@ async def test_whoever_insists_can_give_a_context_of_their_own() -> None:
 async def test_what_cannot_be_read_is_a_value_under_tls_too(raw: bytes) -> None:
     """F08: and the next request is answered"""
     with Site(tls=AUTHORITY.server("good")) as site:
-        sender = AiohttpSender(resolver=site.names, verify=AUTHORITY.client())
+        sender = HttpSender(resolver=site.names, verify=AUTHORITY.client())
         site.script("/", [Reply(raw=raw), Reply(body="well")])
         url = site.url("/", host="shop.test")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from curtsy.core.message import SECOND
-from curtsy.core.record import StatsSnapshot
 from curtsy.limits import RateLimiter
-from curtsy.system.clock import FakeClock
+from curtsy.limits.statistics import StatsSnapshot
+from curtsy.testing import FakeClock
 
 DOMAIN = "example.org"
 

@@ -10,7 +10,7 @@ import pytest
 
 from curtsy.limits import RateLimiter
 from curtsy.stores.memory import MemoryStore
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.support.leap import LeapAlarm
 
 Made = Callable[..., RateLimiter]

@@ -16,11 +16,11 @@ from curtsy.core.breaker import State
 from curtsy.core.errors import PolicyError
 from curtsy.limits import CircuitBreaker
 from curtsy.stores.memory import MemoryStore
-from curtsy.stores.sqlite import SQLiteStore
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.limits.conftest import Told
 from tests.support.said import missing
 from tests.support.snapshot import Snapshot
+from tests.support.stores import sqlite_store
 
 
 @pytest.fixture
@@ -237,11 +237,11 @@ def test_a_bad_breaker_is_an_error(snapshot: Snapshot, given: dict[str, Any], sh
 
 def test_two_keys_on_one_store_are_two_breakers_and_one_key_is_one(tmp_path: Path) -> None:
     """B7: on SQLite it is open in another process, and after a restart."""
-    first = SQLiteStore(tmp_path / "state.sqlite")
+    first = sqlite_store(tmp_path / "state.sqlite")
     CircuitBreaker(store=first, key="one").trip()
     first.close()
 
-    again = SQLiteStore(tmp_path / "state.sqlite")
+    again = sqlite_store(tmp_path / "state.sqlite")
     assert CircuitBreaker(store=again, key="one").is_open
     assert not CircuitBreaker(store=again, key="two").is_open
     again.close()

@@ -26,13 +26,12 @@ from curtsy.engine.gate_steps import amended, charge, settled
 from curtsy.limits import DomainBudgetCheckResult, DomainDailyBudget, DomainDailyBudgetManager
 from curtsy.settings import load
 from curtsy.stores import Answer, Step
-from curtsy.stores.fallback import FallbackStore
 from curtsy.stores.memory import MemoryStore
-from curtsy.stores.sqlite import SQLiteStore
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.limits.conftest import Told
 from tests.support.noon import zone_at_noon
 from tests.support.said import missing
+from tests.support.stores import fallback_store, sqlite_store
 from tests.support.warm import Process
 
 NOON = 1_799_971_200 + 12 * 3600
@@ -47,7 +46,7 @@ def clock() -> FakeClock:
 
 
 def policies(**limits: Any) -> Policies:
-    return Policies(Policy(zone=UTC, **limits))
+    return Policies(Policy(timezone=UTC, **limits))
 
 
 def manager_of(clock: FakeClock, given: Policies | None = None) -> DomainDailyBudgetManager:
@@ -174,7 +173,9 @@ def test_a_new_day_starts_with_a_full_budget(clock: FakeClock) -> None:
 )
 def test_the_day_is_that_of_the_configured_zone(clock: FakeClock, zone: Any, date: str, left: float) -> None:
     """B6"""
-    manager = DomainDailyBudgetManager(Policies(Policy(zone=zone, max_requests_per_day=1)), store=MemoryStore(clock))
+    manager = DomainDailyBudgetManager(
+        Policies(Policy(timezone=zone, max_requests_per_day=1)), store=MemoryStore(clock)
+    )
     spend(manager, "example.org", 1)
 
     assert manager.get_domain_budget("example.org").date == date
@@ -248,7 +249,9 @@ def test_a_recorded_request_and_a_recorded_page_count_as_they_should(clock: Fake
 
 def test_hosts_that_share_an_entry_share_its_budget(clock: FakeClock) -> None:
     """C6"""
-    shared = Policies(Policy(zone=UTC), {"example.org": Policy(zone=UTC, key="example.org", max_requests_per_day=2)})
+    shared = Policies(
+        Policy(timezone=UTC), {"example.org": Policy(timezone=UTC, key="example.org", max_requests_per_day=2)}
+    )
     manager = manager_of(clock, shared)
 
     spend(manager, "a.example.org", 1)
@@ -400,11 +403,11 @@ def test_many_threads_that_count_lose_nothing(clock: FakeClock) -> None:
 def test_a_budget_survives_a_restart(tmp_path: Path, clock: FakeClock) -> None:
     """B7"""
     given = policies(max_requests_per_day=3)
-    first = SQLiteStore(tmp_path / "state.sqlite", clock=clock)
+    first = sqlite_store(tmp_path / "state.sqlite", clock=clock)
     spend(DomainDailyBudgetManager(given, store=first), "example.org", 3)
     first.close()
 
-    again = SQLiteStore(tmp_path / "state.sqlite", clock=clock)
+    again = sqlite_store(tmp_path / "state.sqlite", clock=clock)
     assert not DomainDailyBudgetManager(given, store=again).can_request_to_domain("example.org").allowed
     again.close()
 
@@ -415,7 +418,7 @@ from zoneinfo import ZoneInfo
 from curtsy.core.policy import Policies, Policy
 from curtsy.limits import DomainDailyBudgetManager
 
-manager = DomainDailyBudgetManager(Policies(Policy(zone=ZoneInfo(sys.argv[2]))), store=sys.argv[1])
+manager = DomainDailyBudgetManager(Policies(Policy(timezone=ZoneInfo(sys.argv[2]))), store=sys.argv[1])
 for _ in range(25):
     manager.record_domain_request("example.org", is_page=True)
 """
@@ -428,7 +431,7 @@ def test_a_budget_is_shared_by_processes(tmp_path: Path) -> None:
     spenders: list[Process[str]] = [Process("tests.support.program", SPENDER, url, zone, text=True) for _ in range(4)]
     assert [spender.wait(30) for spender in spenders] == [0] * 4
 
-    manager = DomainDailyBudgetManager(Policies(Policy(zone=ZoneInfo(zone))), store=url)
+    manager = DomainDailyBudgetManager(Policies(Policy(timezone=ZoneInfo(zone))), store=url)
     found = manager.can_request_to_domain("example.org")
 
     assert (found.allowed, found.limit, found.requests_remaining) == (False, "max_pages_per_day", 100)
@@ -514,7 +517,7 @@ def test_what_was_counted_before_an_outage_counts_in_it_and_what_was_counted_in_
 ) -> None:
     """B8: the same record all along, and a second outage is told again."""
     store = Broken(clock)
-    fallback = FallbackStore(store, monotonic=lambda: clock.now().at / SECOND)
+    fallback = fallback_store(store, monotonic=lambda: clock.now().at / SECOND)
     manager = DomainDailyBudgetManager(policies(max_requests_per_day=10), store=fallback)
     spend(manager, "example.org", 4)
     store.error = StoreError("broken: gone. Wait.")
@@ -522,7 +525,7 @@ def test_what_was_counted_before_an_outage_counts_in_it_and_what_was_counted_in_
     assert manager.get_domain_budget("example.org").requests_today == 7
     store.error = None
     clock.advance(1)
-    while fallback.sheltered:
+    while fallback.inner.is_out:
         manager.can_request_to_domain("example.org")
 
     assert manager.get_domain_budget("example.org").requests_today == 7
@@ -570,7 +573,7 @@ def test_policies_that_cannot_be_read_mean_the_default_limits_and_are_told_once(
 @pytest.mark.parametrize("limit", ["max_requests_per_day", "max_pages_per_day"])
 def test_a_limit_changed_by_hand_holds_here_too(clock: FakeClock, limit: str) -> None:
     """B1: it answers as the gate would"""
-    store, policy = MemoryStore(clock), Policy(zone=UTC)
+    store, policy = MemoryStore(clock), Policy(timezone=UTC)
     manager = DomainDailyBudgetManager(Policies(policy), store=store)
     store.update("host:example.org", amended(policy, Override(((limit, 1),))))
     assert manager.can_request_to_domain("example.org").allowed

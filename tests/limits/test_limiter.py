@@ -15,7 +15,7 @@ from curtsy.core.errors import PolicyError, WaitTimeout
 from curtsy.core.message import SECOND
 from curtsy.core.policy import LimitConfig
 from curtsy.limits import RateLimiter
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.limits.asking import DOMAIN, stats_of, waits
 from tests.limits.conftest import Made
 from tests.support.bounds import ends_within
@@ -164,7 +164,7 @@ async def test_a_wait_under_wait_for_is_cancelled_like_any_other(made: Made, clo
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(limiter.wait(DOMAIN), 0.01)
 
-    assert limiter.gate.lines.waiting == 0
+    assert limiter.gate.queues.waiting == 0
     assert stats_of(limiter).canceled_requests == 1
 
 

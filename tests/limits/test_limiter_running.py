@@ -12,10 +12,10 @@ from curtsy.core.errors import LimiterClosed, PolicyError
 from curtsy.core.message import SECOND
 from curtsy.core.policy import LimitConfig, Policies, Policy
 from curtsy.limits import DomainLimiter, RateLimiter
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.limits.asking import DOMAIN, stats_of, waits
 from tests.limits.conftest import Made
-from tests.support.becoming import becomes
+from tests.support.polling import until
 from tests.support.said import missing
 from tests.support.snapshot import Snapshot
 
@@ -156,7 +156,7 @@ async def test_closing_tells_those_who_wait_and_refuses_those_who_come(made: Mad
         await limiter.wait("example.net")
     with pytest.raises(LimiterClosed):
         await limiter.acquire("https://example.org/")
-    assert limiter.gate.lines.waiting == 0
+    assert limiter.gate.queues.waiting == 0
     assert stats_of(limiter).total_requests == 1
 
 
@@ -167,7 +167,7 @@ async def test_closing_tells_threads_too() -> None:
     waiting = asyncio.gather(
         *(asyncio.to_thread(limiter.wait_blocking, DOMAIN) for _ in range(3)), return_exceptions=True
     )
-    await becomes(lambda: limiter.gate.lines.waiting == 3)
+    await until(lambda: limiter.gate.queues.waiting == 3)
 
     limiter.close()
 

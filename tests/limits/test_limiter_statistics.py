@@ -13,8 +13,8 @@ from curtsy.core.breaker import State
 from curtsy.core.errors import UnknownDomain, WaitTimeout
 from curtsy.core.message import SECOND
 from curtsy.core.policy import LimitConfig
-from curtsy.core.record import LimitStats, snapshot_of
-from curtsy.system.clock import FakeClock
+from curtsy.limits.statistics import LimitStats, snapshot_of
+from curtsy.testing import FakeClock
 from tests.limits.asking import DOMAIN, stats_of, waits
 from tests.limits.conftest import Made
 from tests.support.snapshot import Snapshot

@@ -11,10 +11,10 @@ from curtsy.core.errors import FetchError, Reason
 from curtsy.core.message import SECOND
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, Policies, Policy
-from curtsy.engine.gate import AsyncGate, Request, Ticket
+from curtsy.engine.gate import Gate, Request, Ticket
 from curtsy.limits import adapt_delay
 from curtsy.stores.memory import AsyncMemoryStore
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.support.leap import LeapAlarm
 
 HOST = "host:example.org"
@@ -26,7 +26,7 @@ async def visits(
 ) -> tuple[list[float], int]:
     """Visit a host so often, all at once; when each left in fake seconds, and how many were inside at the most."""
     timers = LeapAlarm(clock)
-    gate = AsyncGate(AsyncMemoryStore(clock=clock), timers=timers, roll=random.Random(7).random)
+    gate = Gate(AsyncMemoryStore(clock=clock), timers=timers, roll=random.Random(7).random)
     began, inside, most = clock.now().at, 0, 0
     left = []
 
@@ -37,9 +37,9 @@ async def visits(
         left.append((clock.now().at - began) / SECOND)
         inside += 1
         most = max(most, inside)
-        await timers.async_sleep(timers.async_waiter(), takes)
+        await timers.sleep(timers.waiter(), takes)
         inside -= 1
-        await gate.leave(ticket, ANSWERED)
+        await gate.settle(ticket, ANSWERED)
 
     await asyncio.gather(*(visit() for _ in range(times)))
     return left, most
@@ -76,29 +76,29 @@ async def test_the_default_pace_is_that_of_the_rate_where_that_is_longer_than_th
 def test_a_policy_has_a_category_a_rate_and_limits_and_its_defaults_are_the_documents() -> None:
     """P2, C10, B1, C3"""
     default = Policy()
-    trusted = Policies(default, {"wikipedia.org": Policy(category="trusted", qps=0.2, max_requests_per_day=500)})
+    trusted = Policies(default, {"wikipedia.org": Policy(domain_category="trusted", qps=0.2, max_requests_per_day=500)})
 
     assert (default.qps, default.burst, default.concurrency) == (0.8, 1, 1)
     assert (default.pause_min, default.pause_max) == (1.5, 5.5)
     assert (default.max_requests_per_day, default.max_pages_per_day) == (200, 100)
-    assert trusted.of("de.wikipedia.org").category == "trusted"
+    assert trusted.of("de.wikipedia.org").domain_category == "trusted"
     assert trusted.of("example.org") is default
     assert trusted.global_qps == 0.8
 
 
 async def test_nothing_is_sent_while_a_domain_rests(clock: FakeClock) -> None:
     """P3, C2: a Retry-After that is obeyed is waited for; a block is refused until its cooldown ends."""
-    gate = AsyncGate(AsyncMemoryStore(clock=clock), timers=LeapAlarm(clock))
+    gate = Gate(AsyncMemoryStore(clock=clock), timers=LeapAlarm(clock))
     policy = UNLIMITED.replace(breaker=True)
     ticket = await gate.enter(Request(HOST, policy))
     assert isinstance(ticket, Ticket)
-    await gate.leave(ticket, Outcome(Kind.SLOWED, 429, retry_after=40.0))
+    await gate.settle(ticket, Outcome(Kind.SLOWED, 429, retry_after=40.0))
 
     rested = await gate.enter(Request(HOST, policy))
     assert isinstance(rested, Ticket)
     assert rested.waited == 40.0
 
-    await gate.leave(rested, Outcome(Kind.BLOCKED, 403))
+    await gate.settle(rested, Outcome(Kind.BLOCKED, 403))
     assert await gate.enter(Request(HOST, policy)) == No(Reason.CIRCUIT_OPEN, 300.0)
     clock.advance(300)
     assert isinstance(await gate.enter(Request(HOST, policy)), Ticket)
@@ -106,14 +106,14 @@ async def test_nothing_is_sent_while_a_domain_rests(clock: FakeClock) -> None:
 
 async def test_a_site_that_answers_slowly_is_asked_less_often(clock: FakeClock) -> None:
     """Q12: three seconds to answer, where one is the target: five seconds of delay for each above it."""
-    gate = AsyncGate(AsyncMemoryStore(clock=clock), timers=LeapAlarm(clock))
+    gate = Gate(AsyncMemoryStore(clock=clock), timers=LeapAlarm(clock))
     policy = UNLIMITED.replace(adapt=True, target_latency=1.0, latency_factor=5.0, max_delay=60.0)
     waited = []
     for latency in (0.5, 3.0, 3.0):
         ticket = await gate.enter(Request(HOST, policy))
         assert isinstance(ticket, Ticket)
         waited.append(ticket.waited)
-        await gate.leave(ticket, Outcome(Kind.ANSWERED, 200, latency=latency))
+        await gate.settle(ticket, Outcome(Kind.ANSWERED, 200, latency=latency))
 
     assert waited[:2] == [0.0, 0.0]
     assert waited[2] > 0

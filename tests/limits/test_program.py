@@ -227,10 +227,10 @@ def test_the_budget_manager_names_a_project_file_that_sets_its_store(tmp_path: P
     """B10: once, as clients and the limiter do"""
     (tmp_path / "curtsy.yaml").write_text("store: 'memory:'\n")
     program = """
-import curtsy, curtsy.system.log
+import curtsy.limits, curtsy.system.log
 curtsy.system.log.install_json_logging("warn")
 for _ in range(2):
-    curtsy.can_request_to_domain("example.org")
+    curtsy.limits.can_request_to_domain("example.org")
 """
 
     code, _, err = run(program, tmp_path)

@@ -20,7 +20,8 @@ SETTINGS = {
 
 ALL_WAYS = """
 import asyncio, json, sys, time
-from curtsy import AsyncClient, PDFDownloader, get_rate_limiter
+from curtsy import AsyncClient, get_rate_limiter
+from curtsy.limits import PDFDownloader
 
 async def main(base, port):
     limiter, downloader = get_rate_limiter(), PDFDownloader()

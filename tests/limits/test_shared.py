@@ -29,16 +29,16 @@ from curtsy.core.errors import (
 from curtsy.core.messages import span
 from curtsy.core.policy import LimitConfig, Policies, Policy
 from curtsy.limits import RateLimiter
-from curtsy.stores import open_async_store, open_store
-from curtsy.stores.redis import RedisStore
-from curtsy.system.clock import FakeClock
+from curtsy.stores import open_store
+from curtsy.testing import FakeClock
 from tests.limits.asking import DOMAIN
 from tests.limits.conftest import Made, Told
-from tests.support.becoming import becomes
 from tests.support.leap import LeapAlarm
+from tests.support.polling import until
 from tests.support.redis_server import RedisServer, redis_available
 from tests.support.said import missing
 from tests.support.snapshot import Snapshot
+from tests.support.stores import redis_store
 
 WORKER = """
 import asyncio, json, sys, time
@@ -140,10 +140,10 @@ async def test_a_server_that_does_not_answer_is_bridged_in_memory(told: Told) ->
 
 def test_a_redis_url_that_does_not_answer_says_what_to_do(snapshot: Snapshot) -> None:
     """Issue 2, the last paragraph; without user and password (F62)."""
-    store = RedisStore("redis://user:secret@127.0.0.1:1/0")
+    store = redis_store("redis://user:secret@127.0.0.1:1/0")
 
     with pytest.raises(StoreError) as error:
-        store.check()
+        store.now()
 
     assert str(error.value).startswith("redis://127.0.0.1:1/0 ")
     assert "secret" not in str(error.value)
@@ -215,7 +215,7 @@ async def test_a_wait_that_is_refused_says_why(
     """Q12, conventions: it is not closed"""
     limiter = made()
     one = limiter.domain(DOMAIN)
-    limiter.gate.amend(one.key, one.policy, change)
+    await limiter.gate.amend(one.key, one.policy, change)
 
     with pytest.raises(kind) as caught:
         await limiter.wait(DOMAIN)
@@ -229,7 +229,7 @@ async def test_a_wait_for_a_day_that_is_spent_says_so(made: Made, snapshot: Snap
     """Q12, B2: a limit of the record's own, which another hand has put there"""
     limiter = made(LimitConfig(10.0, 5))
     one = limiter.domain(DOMAIN)
-    limiter.gate.amend(one.key, one.policy, Override((("max_requests_per_day", 1),)))
+    await limiter.gate.amend(one.key, one.policy, Override((("max_requests_per_day", 1),)))
     await limiter.wait(DOMAIN)
 
     with pytest.raises(RefusedByBudget, match=DOMAIN) as it:
@@ -247,7 +247,7 @@ async def test_a_crawl_delay_that_the_policy_allows_is_waited_for(made: Made) ->
     limiter = made(policies=Policies(Policy(max_crawl_delay=2000)))
     one = limiter.domain(DOMAIN)
 
-    limiter.gate.amend(one.key, one.policy, CrawlDelay(1000, "https://example.org"))
+    await limiter.gate.amend(one.key, one.policy, CrawlDelay(1000, "https://example.org"))
 
     await limiter.wait(DOMAIN)
 
@@ -320,7 +320,7 @@ async def test_the_line_of_statistics_holds_up_neither_the_loop_nor_who_asks(
     other.close()
 
     assert await asyncio.gather(*asking) == [True, True]
-    await becomes(lambda: any(line.startswith("Rate limiter statistics") for line in told(logging.INFO)))
+    await until(lambda: any(line.startswith("Rate limiter statistics") for line in told(logging.INFO)))
     [line] = [line for line in told(logging.INFO) if line.startswith("Rate limiter statistics")]
     assert json.loads(line.removeprefix("Rate limiter statistics "))["domains"] == 151
     await limiter.aclose()
@@ -329,21 +329,20 @@ async def test_the_line_of_statistics_holds_up_neither_the_loop_nor_who_asks(
 async def test_the_end_leaves_no_line_of_statistics_behind(tmp_path: Path, clock: FakeClock) -> None:
     """Q10, U8: not even while another holds the file"""
     file = tmp_path / "state.sqlite"
-    stores = open_store(f"sqlite:///{file}"), open_async_store(f"sqlite:///{file}")
-    limiter = RateLimiter(store=stores, timers=LeapAlarm(clock))
+    store = open_store(f"sqlite:///{file}")
+    limiter = RateLimiter(store=store, timers=LeapAlarm(clock))
     await limiter.acquire("https://example.org/")
     other = sqlite3.connect(file, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     clock.advance(60)
     asking = asyncio.ensure_future(limiter.acquire("https://example.net/"))
     await asyncio.sleep(0)
-    assert limiter._telling is not None
+    assert limiter._stats_log._task is not None
 
     await limiter.aclose()
 
-    assert limiter._telling.done()
+    assert limiter._stats_log._task.done()
     other.execute("ROLLBACK")
     other.close()
     await asyncio.gather(asking, return_exceptions=True)
-    await stores[1].close()
-    stores[0].close()
+    store.close()

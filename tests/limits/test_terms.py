@@ -24,7 +24,7 @@ from curtsy.limits import CircuitBreaker, DomainDailyBudgetManager, DomainLimite
 from curtsy.limits.program_limiter import ProgramLimiter
 from curtsy.settings.live import LiveSettings
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.limits.asking import waits
 from tests.limits.conftest import Made, Told
 from tests.support.said import missing
@@ -62,7 +62,7 @@ class Project:
         self.write(text)
         for _ in range(2):
             self.now += 1
-            limiter.terms()
+            limiter.domain("example.org")
 
 
 @pytest.fixture
@@ -124,7 +124,8 @@ def test_each_domain_has_the_breaker_of_its_policy(made: Made) -> None:
     limiter.record_failure("https://blocked.org/", 429)
 
     states = {
-        name: state.value for name, state in ((each, limiter.breaker_state(each)[0]) for each in limiter._limiters)
+        name: state.value
+        for name, state in ((each, limiter.breaker_state(each)[0]) for each in limiter.get_all_stats())
     }
     assert states == {
         "never.org": "closed", "other.org": "closed", "a.soon.org": "open", "share.org": "open", "retry.org": "closed",
@@ -392,8 +393,8 @@ def test_the_files_that_were_read_again_are_logged_as_text(project: Project, tol
 
     project.change(limiter, "global_qps: 4\n")
 
-    [line] = [line for line in told(logging.INFO) if line.startswith("Settings read again ")]
-    assert json.loads(line.removeprefix("Settings read again ")) == {"files": [str(project.directory / "curtsy.yaml")]}
+    [line] = [line for line in told(logging.INFO) if line.startswith("Settings reloaded ")]
+    assert json.loads(line.removeprefix("Settings reloaded ")) == {"files": [str(project.directory / "curtsy.yaml")]}
 
 
 # L6, U8: bad input
@@ -417,7 +418,7 @@ def made_wrong(what: Any, **given: Any) -> Any:
             made_wrong(RateLimiter, store=MemoryStore),
             "store = <class 'curtsy.stores.memory.MemoryStore'> ",
         ),
-        (made_wrong(TokenBucket, tokens_per_second=1, store=(AsyncMemoryStore(), MemoryStore())), "store = (<curtsy"),
+        (made_wrong(TokenBucket, tokens_per_second=1, store=AsyncMemoryStore()), "store = <curtsy"),
         (made_wrong(DomainDailyBudgetManager, store=5), "store = 5 "),
         (made_wrong(DomainDailyBudgetManager, store={}), "store = {} "),
         (
@@ -471,7 +472,7 @@ def test_a_domain_that_is_no_text_is_an_invalid_domain() -> None:
 FORKED = """
 import os, pathlib, signal, threading
 from curtsy.limits import budget, program_limiter as program
-from curtsy import DomainLimiter, LimitConfig, RateLimiter, get_domain_budget_manager, get_rate_limiter
+from curtsy.limits import DomainLimiter, LimitConfig, RateLimiter, get_domain_budget_manager, get_rate_limiter
 
 limiter, own, manager = get_rate_limiter(), RateLimiter(LimitConfig(1.0, 5)), get_domain_budget_manager()
 live, stats, alone = limiter._live, own.domain("a.org").stats, DomainLimiter("a.org")
@@ -480,8 +481,8 @@ held, end = threading.Event(), threading.Event()
 
 def hold():
     with (
-        limiter._lock, own._lock, limiter._following, live._lock, program._lock, budget._manager_lock, manager._lock,
-        stats._lock, alone.stats._lock,
+        limiter._lock, own._lock, own._waiters._lock, limiter._following, live._lock, program._lock,
+        budget._manager_lock, stats._lock, alone.stats._lock,
     ):
         held.set()
         end.wait()

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from curtsy.stores import Store, open_store
+from tests.support.polling import block_until
 from tests.support.warm import Process
 
 ROOT = Path(__file__).parents[2]
@@ -88,15 +88,14 @@ class Served:
 
     def told(self, count: int = 1, **fields: object) -> list[dict[str, Any]]:
         """The lines of its log that have these fields, when there are so many."""
-        give_up_at = time.monotonic() + 20
-        while True:
+
+        def found() -> list[dict[str, Any]]:
             whole = [line for line in said(self.home).splitlines(keepends=True) if line.endswith("}\n")]
             lines: list[dict[str, Any]] = [json.loads(line) for line in whole if line.startswith("{")]
-            found = [line for line in lines if all(line.get(name) == value for name, value in fields.items())]
-            if len(found) >= count:
-                return found
-            assert time.monotonic() < give_up_at, f"it never told {count} with {fields}, but: {said(self.home)}"
-            time.sleep(0.01)
+            return [line for line in lines if all(line.get(name) == value for name, value in fields.items())]
+
+        block_until(lambda: len(found()) >= count)
+        return found()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal, and wait for the end."""
@@ -126,11 +125,8 @@ def serving(home: Path, *options: str, settings: str = "", **env: str) -> Iterat
             text=False, cwd=home, env=environment(home) | env, stdin=subprocess.DEVNULL, stderr=err,
         )  # fmt: skip
     try:
-        give_up_at = time.monotonic() + 30
-        while (found := re.search(r"http://\S+:(\d+)/", said(home))) is None:
-            assert process.poll() is None, said(home)
-            assert time.monotonic() < give_up_at, said(home)
-            time.sleep(0.01)
+        found = block_until(lambda: re.search(r"http://\S+:(\d+)/", said(home)) or process.poll() is not None)
+        assert isinstance(found, re.Match), said(home)
         yield Served(home, process, int(found[1]))
     finally:
         if process.poll() is None:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 
+from curtsy.client import session_of
 from curtsy.core.amendment import Reset
 from curtsy.core.statistics import Lately, StatisticsSnapshot
 from curtsy.engine.alerts import ALERTS, AlertWatch, alerts_of, budget_used
-from tests.client.fetching import UNPACED, client, domain_of, until
+from tests.client.fetching import UNPACED, client, domain_of
+from tests.support.polling import until
 from tests.support.site import Reply, Site
 from tests.support.snapshot import Snapshot
 
@@ -122,7 +124,7 @@ async def test_a_client_writes_its_statistics_and_tells_what_is_alarming(
         await web.fetch(site.url("/forbidden"))
         await until(lambda: ("WARNING", "breaker_open") in told(caplog))
         policy = web.policies.of(host)
-        await web.gate.amend(policy.key_for(host), policy, Reset())
+        await session_of(web).gate.amend(policy.key_for(host), policy, Reset())
         await until(lambda: ("INFO", "breaker_open") in told(caplog))  # though nothing more is fetched
 
     assert told(caplog) == [("WARNING", "breaker_open"), ("INFO", "breaker_open")]
@@ -155,5 +157,5 @@ async def test_no_line_is_written_when_none_is_wanted(site: Site, caplog: pytest
     async with client(clock=None, stats_every=None, **UNPACED) as web:
         await web.fetch(site.url("/"))
 
-    assert web._rhythms == ()
+    assert session_of(web).periodic == ()
     assert [record for record in caplog.records if record.name in ("curtsy.statistics", "curtsy.alerts")] == []

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,16 @@ from curtsy.core.crawl_record import CrawledHost, CrawlRecord, crawl_key
 from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import Policies
 from curtsy.engine.gate_steps import amended, charge
-from curtsy.observe.crawls import read_crawls
+from curtsy.engine.host_view import read_crawls
 from curtsy.observe.dashboard.board import HOSTS_REST, Board
 from curtsy.observe.dashboard.views import MOST_ROWS, SORTS, Query, page_of
 from curtsy.settings import load
 from curtsy.stores import Store, open_store
 from curtsy.stores.memory import MemoryStore
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.observe.fetching import fetching
 from tests.observe.serving import Served, serving
+from tests.support.polling import block_until
 from tests.support.redis_server import RedisServer, redis_available
 from tests.support.site import Reply, Site
 from tests.support.snapshot import Snapshot
@@ -61,14 +62,6 @@ def put(store: Store, record: CrawlRecord) -> None:
     store.update(crawl_key(record.job), step)
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    """Wait for what other processes bring about."""
-    give_up_at = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < give_up_at, "it never came about"
-        time.sleep(0.05)
-
-
 def until(served: Served, path: str, **wanted: Any) -> dict[str, Any]:
     """What an address answers as soon as some of it is so."""
     found: dict[str, Any] = {}
@@ -78,7 +71,7 @@ def until(served: Served, path: str, **wanted: Any) -> dict[str, Any]:
         found = served.ask(path).json
         return all(found.get(name) == value for name, value in wanted.items())
 
-    wait_for(is_so)
+    block_until(is_so, every=0.05)
     return found
 
 
@@ -113,7 +106,7 @@ def test_the_overview_shows_crawls_without_secrets(served: Served) -> None:
     with served.store() as store:
         put(store, CrawlRecord(job="j", updated_at=time.time(), seeds=("https://u:pw@a.org/?token=abc",), queued=7))
 
-    wait_for(lambda: served.ask("/api/overview").json["crawls"])
+    block_until(lambda: served.ask("/api/overview").json["crawls"], every=0.05)
     [crawl] = served.ask("/api/overview").json["crawls"]
 
     assert (crawl["job"], crawl["queued"]) == ("j", 7)
@@ -124,28 +117,25 @@ def test_the_overview_shows_crawls_without_secrets(served: Served) -> None:
 # --- The board -------------------------------------------------------------------------------------------------------
 
 
-class Counting:
+class Counting(MemoryStore):
     """A store that counts how often it is read."""
 
-    def __init__(self, inner: MemoryStore) -> None:
-        self.inner = inner
+    def __init__(self, clock: FakeClock | None) -> None:
+        super().__init__(clock)
         self.reads: list[str] = []
         self.scans: list[str] = []
-        self.identity = inner.identity
-        self.update, self.update_many, self.forget = inner.update, inner.update_many, inner.forget
-        self.now, self.close, self.keys = inner.now, inner.close, inner.keys
 
     def read(self, key: str) -> Any:
         self.reads.append(key)
-        return self.inner.read(key)
+        return super().read(key)
 
     def records(self, prefix: str) -> list[tuple[str, Any]]:
         self.scans.append(prefix)
-        return [(key, self.inner.read(key)) for key in self.inner.keys(prefix)]
+        return super().records(prefix)
 
 
 def board(clock: FakeClock | None = None, **settings: Any) -> tuple[Board, Counting]:
-    store = Counting(MemoryStore(clock))
+    store = Counting(clock)
     held = load(env={}, directory="/nonexistent", user_directory="/nonexistent", timezone="UTC", **settings)
     return Board(store, lambda: held), store
 
@@ -375,11 +365,15 @@ def test_a_process_that_fetches_is_seen_with_what_it_was_refused(tmp_path: Path)
         site.robots("User-agent: *\nDisallow: /private/\n")
         domain = site.url("/").removeprefix("http://").rstrip("/")
         with fetching(tmp_path, [[site.url("/a"), site.url("/private/x")]]):
-            wait_for(lambda: "robots_disallowed" in served.ask("/api/overview").json["figures"]["refused"])
+            block_until(
+                lambda: "robots_disallowed" in served.ask("/api/overview").json["figures"]["refused"], every=0.05
+            )
             found = served.ask(f"/api/host?domain={domain}").json
             counted = metrics(served)
         # One request may have been on its way when its process was killed.
-        wait_for(lambda: 0 <= len(site.journal) - served.ask("/api/hosts").json["hosts"][0]["requests"] <= 1)
+        block_until(
+            lambda: 0 <= len(site.journal) - served.ask("/api/hosts").json["hosts"][0]["requests"] <= 1, every=0.05
+        )
         pages = len([visit for visit in site.journal if visit.path == "/a"])
 
     assert 0 < counted["curtsy_pages_total"] == counted["curtsy_requests_total"] <= pages
@@ -511,7 +505,7 @@ def test_a_store_that_cannot_be_read_is_told_and_comes_back(tmp_path: Path) -> N
     with serving(tmp_path) as served:
         (tmp_path / "state.sqlite").rename(tmp_path / "aside")
         (tmp_path / "state.sqlite").mkdir()
-        wait_for(lambda: "state.sqlite" in (served.ask("/api/overview").json["trouble"] or ""))
+        block_until(lambda: "state.sqlite" in (served.ask("/api/overview").json["trouble"] or ""), every=0.05)
         (tmp_path / "state.sqlite").rmdir()
 
         assert until(served, "/api/overview", trouble=None)["figures"]["hosts"] == 0
@@ -522,7 +516,7 @@ def test_a_reply_that_trips_a_host_is_an_alert(tmp_path: Path) -> None:
     with Site() as site, serving(tmp_path) as served:
         site.script("/no", [Reply(403)])
         with fetching(tmp_path, [[site.url("/no")]]):
-            wait_for(lambda: served.ask("/api/overview").json["alerts"])
+            block_until(lambda: served.ask("/api/overview").json["alerts"], every=0.05)
         alerts = served.ask("/api/overview").json["alerts"]
 
     assert alerts[0]["name"] == "breaker_open"

@@ -21,9 +21,8 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from curtsy.core.errors import PolicyError
-from curtsy.core.histogram import Latencies
 from curtsy.core.record import FetchRecord, Share
-from curtsy.core.statistics import ProcessStatistics, stats_key
+from curtsy.core.statistics import Latencies, ProcessStatistics, stats_key
 from curtsy.engine.host_view import views
 from curtsy.observe.metrics import (
     COUNTERS,
@@ -36,7 +35,7 @@ from curtsy.observe.metrics import (
 )
 from curtsy.observe.telemetry import MOST_SERVERS, OpenTelemetryRecorder
 from curtsy.stores.memory import MemoryStore
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.client.fetching import UNPACED, client, domain_of
 from tests.observe.recording import NOON, fetched, refused, tallied
 from tests.observe.test_alerts import Standing

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curtsy.core.errors import REFUSALS
-from curtsy.core.histogram import Latencies, Waits
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.record import FetchRecord, Share
 from curtsy.core.statistics import (
@@ -21,8 +20,10 @@ from curtsy.core.statistics import (
     PUBLISHED_FETCHES,
     PUBLISHED_HOSTS,
     Counts,
+    Latencies,
     ProcessStatistics,
     StatisticsSnapshot,
+    Waits,
     summed,
 )
 from curtsy.engine.counters import Counters
@@ -31,7 +32,7 @@ from tests.client.fetching import UNPACED, client, domain_of
 from tests.observe.recording import NOON, fetched, records, refused, tallied
 from tests.support.site import Reply, Site, redirect
 
-COUNTED = Counts.__struct_fields__
+COUNTED = Counts().keys()
 
 
 async def test_what_is_counted_is_what_the_site_has_seen(site: Site, tmp_path: Path) -> None:

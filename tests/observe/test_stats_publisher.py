@@ -17,18 +17,25 @@ from curtsy.core.errors import StoreError
 from curtsy.core.host import fresh
 from curtsy.core.message import Now
 from curtsy.core.record import Record
-from curtsy.engine.periodic import Periodic
-from curtsy.engine.stats_publisher import Publisher, aread_statistics, process_name, read_statistics, summed
-from curtsy.stores import Answer, Step, open_async_store, open_store
+from curtsy.core.statistics import ProcessStatistics, summed
+from curtsy.engine.alerts import Periodic
+from curtsy.engine.counters import Publisher, process_name, read_statistics
+from curtsy.stores import Answer, AsyncStore, Step, open_async_store, open_store
 from curtsy.stores.memory import AsyncMemoryStore
-from curtsy.stores.sqlite import SQLiteStore
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.client.fetching import AGENT, UNPACED, client, domain_of
 from tests.observe.recording import fetched, tallied
-from tests.support.becoming import becomes
+from tests.support.polling import block_until, until
 from tests.support.redis_server import RedisServer, redis_available
 from tests.support.site import Site
+from tests.support.stores import sqlite_store
 from tests.support.warm import Process
+
+
+async def published(store: AsyncStore) -> list[ProcessStatistics]:
+    """The records of all processes in a store."""
+    records = [await store.read(key) for key in await store.keys("stats:")]
+    return [record for record in records if isinstance(record, ProcessStatistics)]
 
 
 @contextmanager
@@ -80,17 +87,14 @@ def test_a_process_that_is_killed_has_told_what_it_did_and_is_forgotten_in_a_day
     site.page("/*", "hello")
     path = tmp_path / "state.sqlite"
     with working(f"sqlite:///{path}", site.url("/a")) as worker:
-        store = SQLiteStore(str(path))
-        give_up_at = time.monotonic() + 30
-        while not read_statistics(store):
-            assert time.monotonic() < give_up_at, "it never told"
-            time.sleep(0.05)
+        store = sqlite_store(str(path))
+        block_until(lambda: read_statistics(store))
         worker.kill()
     assert summed(read_statistics(store)).requests == 1
     store.close()
 
     clock = FakeClock(time.time() + 86_400 + 60)
-    later = SQLiteStore(str(path), clock=clock)
+    later = sqlite_store(str(path), clock=clock)
 
     assert read_statistics(later) == []
     clock.advance(86_400)  # files are swept by whole days
@@ -108,7 +112,7 @@ async def test_the_clients_of_a_process_share_one_record(site: Site, tmp_path: P
             await web.fetch(site.url(f"/{number}"))
 
     opened = open_async_store(store)
-    [process] = await aread_statistics(opened)
+    [process] = await published(opened)
     await opened.close()
 
     assert process.process == process_name()
@@ -158,16 +162,16 @@ async def test_what_could_not_be_told_is_told_later() -> None:
     """F55: a store that fails stops nobody, and nothing is lost or told twice"""
     counters, store = tallied(fetched()), Counting()
     publisher = Publisher(counters, store)
-    store.is_out = True
+    store.fails = True
     assert await publisher.publish()  # it wants to be called again
 
-    store.is_out = False
+    store.fails = False
     counters.count(fetched())
     assert not await publisher.publish()
     counters.count(fetched())
     await publisher.publish()
 
-    assert summed(await aread_statistics(store)).fetches == 3
+    assert summed(await published(store)).fetches == 3
 
 
 async def test_an_outage_that_is_bridged_in_memory_is_waited_out(tmp_path: Path) -> None:
@@ -189,10 +193,10 @@ class Counting(AsyncMemoryStore):
     def __init__(self) -> None:
         super().__init__(clock=FakeClock())
         self.updates = 0
-        self.is_out = False
+        self.fails = False
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
-        if self.is_out:
+        if self.fails:
             raise StoreError("it is out")
         self.updates += 1
         return await super().update(key, step)
@@ -206,11 +210,11 @@ async def test_a_record_that_is_something_else_is_replaced() -> None:
         return fresh(now), None
 
     await store.update(f"stats:{process_name()}", another)
-    assert await aread_statistics(store) == []
+    assert await published(store) == []
 
     await Publisher(tallied(fetched()), store).publish()
 
-    assert summed(await aread_statistics(store)).fetches == 1
+    assert summed(await published(store)).fetches == 1
 
 
 async def test_a_rhythm_runs_while_there_is_more_to_do_and_starts_again_when_something_happens() -> None:
@@ -225,9 +229,9 @@ async def test_a_rhythm_runs_while_there_is_more_to_do_and_starts_again_when_som
     periodic = Periodic(work, 0.01)
     assert not periodic.is_running
     periodic.start()
-    await becomes(lambda: len(calls) == 3 and not periodic.is_running)
+    await until(lambda: len(calls) == 3 and not periodic.is_running)
     periodic.start()
-    await becomes(lambda: len(calls) == 4 and not periodic.is_running)
+    await until(lambda: len(calls) == 4 and not periodic.is_running)
     await periodic.stop()
 
     assert all(later - earlier >= 0.009 for earlier, later in pairwise(calls))

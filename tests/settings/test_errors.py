@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from curtsy.core.errors import PolicyError
 from curtsy.settings import Settings, load, load_limits
-from curtsy.settings.keys import keys
+from curtsy.settings.model import keys
 from tests.settings.test_settings import Project
 from tests.support.said import missing
 from tests.support.snapshot import Snapshot
@@ -263,7 +263,7 @@ def test_a_misspelt_argument_may_have_been_meant_for_one_that_is_no_setting(
 ) -> None:
     """U9: all that is wrong is told at once"""
     with pytest.raises(PolicyError) as caught:
-        project.load(beside=("verify", "cookies"), verfy=1, zzz=2, qps=-1)
+        project.load(other_arguments=("verify", "cookies"), verfy=1, zzz=2, qps=-1)
 
     misspelt, unknown, negative = str(caught.value).splitlines()
     assert missing(misspelt, "verfy", "verify") == []

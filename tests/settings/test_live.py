@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from curtsy.core.errors import PolicyError
 from curtsy.settings import AT_START
-from curtsy.settings.keys import keys, names
 from curtsy.settings.live import LiveSettings
+from curtsy.settings.model import keys, names
 from curtsy.system.log import JsonHandler
 from tests.settings.test_settings import Project, example_of
 from tests.support.said import missing
@@ -442,7 +442,7 @@ def test_every_setting_of_the_whole_program_is_followed_or_named_as_needing_a_re
     text, _ = example_of(keys()[name])
     before = live.current
 
-    followed.write(f"{name}: {text!r}\n" if keys()[name].kind is str else f"{name}: {text}\n")
+    followed.write(f"{name}: {text!r}\n" if keys()[name].kind in (str, Path) else f"{name}: {text}\n")
     followed.qps(live)
 
     path = str(followed.project.directory)  # in a warning that the file loosens manners

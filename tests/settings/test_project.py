@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curtsy.settings import Settings, load
-from curtsy.settings.dotenv import read_dotenv
 from curtsy.settings.problems import Problems
+from curtsy.settings.sources import read_dotenv
 from tests.cli.shell import Shell
 from tests.support.said import missing
 from tests.support.site import Site

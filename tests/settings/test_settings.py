@@ -16,9 +16,10 @@ import pytest
 
 from curtsy import __version__
 from curtsy.core.errors import PolicyError
-from curtsy.core.policy import POLICY_FIELDS, LimitConfig, Policy
+from curtsy.core.policy import LimitConfig, Policy
+from curtsy.core.setting import settings_of
 from curtsy.settings import Settings, load, load_limits, names_contact
-from curtsy.settings.keys import ALIASES, Key, keys, names
+from curtsy.settings.model import ALIASES, Key, keys, names
 from tests.support.said import missing
 from tests.support.snapshot import Snapshot
 
@@ -75,15 +76,17 @@ def test_without_any_settings_the_documents_defaults_hold(project: Project) -> N
 
 def test_every_field_of_a_policy_can_be_set_in_a_file() -> None:
     """U9"""
-    fields = {keys()[name].field for name in names("policy")} - {"pause"}
+    fields = set(names("policy")) - {"pause"}
 
-    assert fields == set(POLICY_FIELDS) - {"key", "denied"}
+    assert fields == set(settings_of(Policy)) - {"key", "denied"}
 
 
 def test_no_setting_is_for_a_time_of_day_or_a_kind_of_day() -> None:
     """B14: no slots, no night or holiday mode; a day as a whole has a budget, and a time zone"""
     word = re.compile(r"hour|night|noon|midnight|morning|evening|weekday|weekend|holiday|slot|schedule|daytime")
-    described = {key.name: f"{key.name} {key.unit} {get_args(key.kind)}".lower() for key in keys().values()}
+    described = {
+        key.name: f"{key.name} {key.setting.range.unit} {get_args(key.kind)}".lower() for key in keys().values()
+    }
     of_days = [name for name, text in described.items() if re.search(r"(?<![a-z])days?(?![a-z])", text)]
 
     assert [name for name, text in described.items() if word.search(text)] == []
@@ -95,7 +98,7 @@ def test_broad_lifts_only_the_global_limit(project: Project) -> None:
     settings = project.load(preset="broad")
 
     assert settings.global_qps is None
-    assert all(getattr(settings.policies.default, name) == getattr(Policy(), name) for name in POLICY_FIELDS)
+    assert all(getattr(settings.policies.default, name) == getattr(Policy(), name) for name in settings_of(Policy))
 
 
 def test_own_has_no_pauses_and_no_budget_and_sixteen_at_a_time_but_obeys_robots(project: Project) -> None:
@@ -238,9 +241,9 @@ def test_the_shipped_example_has_the_documents_entry_and_changes_nothing_else(pr
     wikipedia = settings.policies.of("de.wikipedia.org")
     default = settings.policies.default
 
-    assert wikipedia.category == "trusted"
+    assert wikipedia.domain_category == "trusted"
     assert (wikipedia.max_requests_per_day, wikipedia.max_pages_per_day) == (500, 250)
-    assert all(getattr(default, name) == getattr(Policy(), name) for name in POLICY_FIELDS)
+    assert all(getattr(default, name) == getattr(Policy(), name) for name in settings_of(Policy))
 
 
 def test_either_limit_can_be_overridden_alone(project: Project) -> None:
@@ -456,9 +459,9 @@ def test_the_day_can_change_in_any_time_zone(project: Project) -> None:
 
     settings = project.load()
 
-    assert settings.policies.default.zone == ZoneInfo("Asia/Tokyo")
-    assert settings.policies.of("a.example").zone is None
-    assert settings.origin(None, "timezone") == settings.origin(None, "zone") == "curtsy.yaml:1"
+    assert settings.policies.default.timezone == ZoneInfo("Asia/Tokyo")
+    assert settings.policies.of("a.example").timezone is None
+    assert settings.origin(None, "timezone") == "curtsy.yaml:1"
 
 
 def test_words_are_read_as_yaml_1_2_reads_them(project: Project) -> None:
@@ -467,7 +470,7 @@ def test_words_are_read_as_yaml_1_2_reads_them(project: Project) -> None:
 
     policy = project.load().policies.of("no")
 
-    assert (policy.category, policy.delay, policy.respect_robots) == ("12:30", 10, False)
+    assert (policy.domain_category, policy.delay, policy.respect_robots) == ("12:30", 10, False)
 
 
 def test_aliases_of_yaml_can_be_used(project: Project) -> None:
@@ -528,8 +531,8 @@ def example_of(key: Key) -> tuple[str, Any]:
         return "0.75", 0.75
     if key.kind is int:
         return "2048", 2048
-    if key.kind is str:
-        return "memory:", Path("memory:") if key.name == "cache_dir" else "memory:"
+    if key.kind in (str, Path):
+        return "memory:", key.kind("memory:")
     return get_args(key.kind)[-1], get_args(key.kind)[-1]
 
 
@@ -645,7 +648,6 @@ allowlist:
 
     assert settings.origin("x.example.org", "burst") == "curtsy.yaml:13"
     assert settings.origin("x.example.org", "domain_category") == "curtsy.yaml:10"
-    assert settings.origin("x.example.org", "category") == "curtsy.yaml:10"
     assert settings.origin("x.example.org", "max_requests_per_day") == "curtsy.yaml:11"
     assert settings.origin("example.com", "qps") == "curtsy.yaml:4"
     assert settings.origin("example.com", "pause") == settings.origin(None, "pause_max") == "curtsy.yaml:5"

@@ -13,35 +13,24 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol
 
-from curtsy.core.effects import (
-    Amend,
-    Claim,
-    Effect,
-    Enter,
-    FetchRequest,
-    Hold,
-    Learn,
-    PutBack,
-    Release,
-    Remember,
-    Send,
-    Settle,
-)  # fmt: skip
+from curtsy.core.effects import FetchRequest, Send, Settle
 from curtsy.core.errors import Reason
-from curtsy.core.fetch_state import UNSENT
 from curtsy.core.flow import fetch
-from curtsy.core.message import SECOND, Failure, Reply, Response
+from curtsy.core.message import SECOND, Failure, Reply, Request, Response, Url
 from curtsy.core.policy import Policy
 from curtsy.core.result import FetchResult
-from curtsy.core.rules import Claimed as HasClaimed
-from curtsy.crawling.frontier.local import MemoryFrontier
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done
 from curtsy.crawling.running_fetches import MAX_WAIT
-from curtsy.engine.context import NOT_YET, Context, HeldResources, learn_step, release_step, rules_key
-from curtsy.engine.driver import Flow
-from curtsy.engine.gate import Gate, Ticket, Update, Way
+from curtsy.engine.context import Context, HeldResources
+from curtsy.engine.driver import Driver, Flow, Sending
+from curtsy.engine.gate import Gate, Ticket
+from curtsy.engine.store_driver import Finished, Procedure, Sleep
 from curtsy.engine.timers import Waiter
+from curtsy.http.sender import Limits, Sink
 from curtsy.stores.memory import MemoryStore
+from curtsy.stores.protocol import Answer as Stored
+from curtsy.stores.protocol import Step, WrappedStore
+from tests.crawling.driven import Driven
 from tests.simulation.character import NEVER, REFUSED, Answer
 from tests.simulation.ledger import DONE, FAILED, Ledger
 from tests.simulation.referee import Flight, Referee
@@ -67,7 +56,7 @@ class Scene(Protocol):
     world: World
     dice: Random
     store: MemoryStore
-    frontier: MemoryFrontier
+    frontier: Driven
     referee: Referee
     ledger: Ledger
     failures: Counter[str]
@@ -87,69 +76,43 @@ class Scene(Protocol):
         ...
 
 
-class Window:
+class Window(WrappedStore):
     """The common store, as one process sees it."""
 
+    is_immediate = True
+
     def __init__(self, store: MemoryStore, identity: str) -> None:
-        self.identity = identity
-        """Of its own, for the lines before a store are a process's own."""
-        self.update = store.update
-        self.update_many = store.update_many
-        self.read = store.read
-        self.keys = store.keys
-        self.forget = store.forget
-        self.now = store.now
-        self.close = store.close
+        super().__init__(store.inner)
+        self._identity = identity
+
+    @property
+    def identity(self) -> str:
+        """Of its own, for the queues before a store are a process's own."""
+        return self._identity
+
+    def update_now(self, key: str, step: Step[Stored]) -> Stored:
+        return self.inner.update_now(key, step)
+
+
+class Nowhere:
+    """No sender: the simulation sends by itself."""
+
+    async def send(self, request: Request, limits: Limits) -> Reply:
+        raise NotImplementedError
+
+    async def stream(self, request: Request, limits: Limits, sink: Sink) -> Reply:
+        raise NotImplementedError
+
+    async def locate(self, url: Url, limits: Limits) -> str:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        pass
 
 
 def _is_single(policy: Policy) -> bool:
     """Whether requests go one by one. Else connecting may change their distance on the wire: no admission can know."""
     return policy.concurrency == 1 and policy.burst == 1
-
-
-class Hand:
-    """Carries out the effects that take no time in the simulation, with the real steps."""
-
-    def __init__(self, context: Context, store: Window, gate: Gate) -> None:
-        self.context = context
-        self._store = store
-        self._gate = gate
-
-    def do(self, effect: Effect, resources: HeldResources) -> Any:
-        """Carry out one effect."""
-        answer = self.context.at_once(effect)
-        return self._do(effect, resources) if answer is NOT_YET else answer
-
-    def _do(self, effect: Effect, resources: HeldResources) -> Any:
-        match effect:
-            case Settle(ticket, outcome):
-                resources.ticket = None
-                assert isinstance(ticket, Ticket)
-                return self._gate.leave(ticket, outcome)
-            case PutBack(ticket):
-                resources.ticket = None
-                assert isinstance(ticket, Ticket)
-                return self._gate.put_back(ticket)
-            case Hold(origin):
-                held = self._store.update(rules_key(origin), self.context.claim_step(effect))
-                if not isinstance(held, HasClaimed):
-                    resources.claimed.discard(origin)
-                return held
-            case Learn():
-                known = self._store.update(rules_key(effect.origin), learn_step(effect))
-                self.context.remember(effect.origin, known.rules, known.seconds, effect.policy.robots_ttl)
-                resources.leave_line(effect.origin, self._gate)
-                return known.rules
-            case Release(origin):
-                if origin in resources.claimed:
-                    self._store.update(rules_key(origin), release_step(self.context.who))
-                return resources.leave_line(origin, self._gate)
-            case Remember(origin):
-                return self._store.read(rules_key(origin))
-            case Amend(key, policy, change):
-                return self._gate.amend(key, policy, change)
-            case _:
-                raise AssertionError(f"{type(effect).__name__} takes time, or is answered at once")
 
 
 class Worker:
@@ -165,8 +128,7 @@ class Worker:
         self.around = Context(
             lambda: world.policies, timeline.now, timeline.epoch, roll=roll, number=number << 32
         )  # fmt: skip
-        self.hand = Hand(self.around, store, self.gate)
-        self.store = store
+        self.driver = Driver(self.around, self.gate, Nowhere())
         self.chances: Counter[str] = Counter()
         self.visits: list[Visit] = []
         self.is_alive = True
@@ -197,6 +159,10 @@ class Worker:
             self.scene.crashed(self, moment)
 
 
+class Died(Exception):
+    """The worker has ended in the middle of a flow."""
+
+
 class Rest(Waiter):
     """A visit's waiter: a wake-up has it go on at this very microsecond, after whoever is at it now."""
 
@@ -221,9 +187,8 @@ class Visit:
         self.single_flight: list[Flight] = []
         scene = worker.scene
         self._scene, self._timeline = scene, scene.timeline
-        self._flow: Flow[FetchResult] | None = None
+        self._procedure: Procedure[FetchResult] | None = None
         self._resources = HeldResources()
-        self._way: Way[Any] | None = None
         self._rest = Rest(self)
         self._wait = 0
         """Which wait this is; 0 if it does not wait."""
@@ -238,57 +203,49 @@ class Visit:
             # As the crawler asks: nobody stands in line for long, and nothing is sent when the claim may be another's.
             max_wait = MAX_WAIT if self._scene.world.policies.global_qps is None else None
             deadline = max(0.001, self.claimed.leased_until - self._timeline.now())
-            self._flow = fetch(
-                FetchRequest(self.claimed.url, max_wait=max_wait, follow=False, deadline=deadline), self.worker.around
-            )
+            ask = FetchRequest(self.claimed.url, max_wait=max_wait, follow=False, deadline=deadline)
+            flow = self._watched(fetch(ask, self.worker.around))
+            self._procedure = self.worker.driver.procedure(flow, self._resources)
             self._go_on(None)
 
-    def _go_on(self, answer: Any) -> None:
-        """Carry out the flow until it has to wait."""
-        worker, flow = self.worker, self._flow
-        assert flow is not None
+    def _watched(self, flow: Flow[FetchResult]) -> Flow[FetchResult]:
+        """The flow, which ends with its worker between settlement and done."""
+        answer: Any = None
         while True:
             try:
                 effect = flow.send(answer)
             except StopIteration as end:
-                self._end(end.value)
-                return
-            if isinstance(effect, Send):
-                self._send(effect)
-                return
-            if isinstance(effect, Enter):
-                self._way = worker.gate.resources(worker.around.gate_request(effect), self._rest)
-                answer = self._walk()
-            elif isinstance(effect, Claim):
-                self._way = worker.around.claiming(effect, self._resources, worker.gate, self._rest)
-                answer = self._walk()
-            else:
-                answer = worker.hand.do(effect, self._resources)
-                if isinstance(effect, Settle) and worker.dies(Moment.SETTLED):
-                    return
-            if answer is NOT_YET:
-                return
+                result: FetchResult = end.value
+                return result
+            answer = yield effect
+            if isinstance(effect, Settle) and self.worker.dies(Moment.SETTLED):
+                raise Died
 
-    def _walk(self) -> Any:
-        """Go on on a way; `NOT_YET` if that has to wait."""
-        way = self._way
-        assert way is not None
+    def _go_on(self, answer: Any) -> None:
+        """Carry out the flow until it has to wait."""
+        assert self._procedure is not None
+        self._timeline.current_waiter = self._rest
         try:
-            step = next(way)
-            while isinstance(step, Update):
-                step = way.send(self.worker.store.update(step.key, step.step))
-        except StopIteration as end:
-            self._way = None
-            if isinstance(end.value, Ticket):
-                self._resources.ticket = end.value
-            return end.value
+            effect = self.worker.driver.advance(self._procedure, answer)
+        except Died:
+            return
+        match effect:
+            case Finished(result):
+                self._end(result)
+            case Sending(send):
+                self._send(send)
+            case Sleep(_, seconds):
+                self._sleep(seconds)
+            case _:
+                raise AssertionError(f"{type(effect).__name__} takes time, or is answered at once")
+
+    def _sleep(self, seconds: float | None) -> None:
         self._waits += 1
         self._wait = self._waits
         if self._rest.is_woken:
             self.woken()
-        elif step.seconds is not None:
-            self._timeline.after(whole(step.seconds), partial(self._awake, self._wait))
-        return NOT_YET
+        elif seconds is not None:
+            self._timeline.after(whole(seconds), partial(self._awake, self._wait))
 
     def woken(self) -> None:
         """Somebody has given way."""
@@ -298,9 +255,7 @@ class Visit:
     def _awake(self, wait: int) -> None:
         if self._wait == wait and self.worker.is_alive:
             self._wait, self._rest.is_woken = 0, False
-            answer = self._walk()
-            if answer is not NOT_YET:
-                self._go_on(answer)
+            self._go_on(None)
 
     # Sending
 
@@ -320,8 +275,6 @@ class Visit:
             return
         assert isinstance(ticket, Ticket)
         if self._timeline.now() + effect.timeout > ticket.good_until:
-            self._resources.ticket = None
-            worker.gate.leave(ticket, UNSENT)
             self._go_on(None)
             return
         worker.around.retries.count(effect.request.url.domain)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from curtsy.crawling.frontier.local import MemoryFrontier
+from tests.crawling.driven import Driven
 from tests.simulation.timeline import Timeline
 from tests.simulation.world import World
 
@@ -40,7 +40,7 @@ class Ledger:
         """How many URLs are in which state."""
         return Counter(self._states)
 
-    def close(self, frontier: MemoryFrontier, timeline: Timeline) -> None:
+    def close(self, frontier: Driven, timeline: Timeline) -> None:
         """Hold the ledger against the frontier, and empty that to see what is in it."""
         counts, counted = self.counts(), frontier.counts()
         if (counted.queued + counted.leased, counted.done, counted.failed) != tuple(

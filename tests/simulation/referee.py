@@ -300,7 +300,7 @@ class Referee:
         if not most:
             return
         second, rest = divmod(flight.sent_at + self._offset, SECOND)
-        local = datetime.fromtimestamp(second, policy.zone or UTC)
+        local = datetime.fromtimestamp(second, policy.timezone or UTC)
         day = conduct.days.setdefault(local.toordinal(), [0, 0, 0])
         day[which] += 1
         since = (local.hour * 3600 + local.minute * 60 + local.second) * SECOND + rest

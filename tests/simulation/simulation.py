@@ -10,8 +10,8 @@ from random import Random
 
 from curtsy.core.message import SECOND
 from curtsy.core.policy import Policies
-from curtsy.crawling.frontier.local import MemoryFrontier
 from curtsy.stores.memory import MemoryStore
+from tests.crawling.driven import local
 from tests.simulation.crew import Moment, Worker
 from tests.simulation.ledger import DONE, FAILED, QUEUED, Ledger
 from tests.simulation.referee import Referee
@@ -97,7 +97,7 @@ class Simulation:
         self.lag = plan.lag
         self.failures: Counter[str] = Counter()
         policies = world.policies
-        self.frontier = MemoryFrontier(
+        self.frontier = local(
             concurrency=lambda host: policies.of(host).concurrency, lease=plan.lease, clock=self.timeline.now
         )
         delayed = plan.lag + (whole(plan.stalls[1]) if plan.stalls else 0)

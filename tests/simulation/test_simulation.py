@@ -83,7 +83,7 @@ policies = st.builds(
     max_crawl_delay=st.sampled_from((5.0, 300.0)),
     max_requests_per_day=st.sampled_from((0, 1, 5, 200)),
     max_pages_per_day=st.sampled_from((0, 1, 4, 100)),
-    zone=st.sampled_from((UTC, BERLIN, KIRITIMATI)),
+    timezone=st.sampled_from((UTC, BERLIN, KIRITIMATI)),
     breaker=st.booleans(),
     breaker_failures=st.sampled_from((1, 3)),
     breaker_cooldown=st.sampled_from((10.0, 300.0)),
@@ -177,7 +177,7 @@ HASTY = FREE.replace(qps=None, pause_min=0, pause_max=0, concurrency=4, adapt=Fa
         (
             "budget",
             PLAIN.replace(max_requests_per_day=10),
-            PLAIN.replace(max_requests_per_day=10, zone=KIRITIMATI),
+            PLAIN.replace(max_requests_per_day=10, timezone=KIRITIMATI),
             FINE,
         ),
         ("denied", FREE, FREE.replace(denied=True), FINE),

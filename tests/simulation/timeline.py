@@ -25,6 +25,7 @@ class Timeline:
         self.events = 0
         """How many have been called for so far."""
         self._now = Now(Instant(self.at), epoch, 1)
+        self.current_waiter: Waiter | None = None
 
     def now_of_store(self) -> Now:
         """The present, as a store's clock tells it."""
@@ -62,19 +63,18 @@ class Timeline:
             self.at = at
             self._now = Now(Instant(at), at + self._offset, 1)
 
-    # The rest of an alarm, of which a gate needs nothing but the time while its ways are carried out by hand.
+    # The rest of an alarm, of which a gate needs the time and a waiter while its procedures are carried out by hand.
 
     def waiter(self) -> Waiter:
-        raise NotImplementedError("visits bring their own")
+        """The waiter of the visit that goes on now."""
+        assert self.current_waiter is not None
+        return self.current_waiter
 
-    def async_waiter(self) -> Waiter:
-        raise NotImplementedError("visits bring their own")
-
-    def sleep(self, waiter: Waiter, seconds: float | None) -> None:
+    async def sleep(self, waiter: Waiter, seconds: float | None, *, is_exact: bool = True) -> None:
         raise NotImplementedError("nobody sleeps here")
 
-    async def async_sleep(self, waiter: Waiter, seconds: float | None) -> None:
-        raise NotImplementedError("nobody sleeps here")
+    def stop_while(self, is_busy: Callable[[], bool]) -> None:
+        raise NotImplementedError("no client uses this alarm")
 
 
 class StoreClock:

@@ -17,7 +17,7 @@ BERLIN, KIRITIMATI, UTC = map(ZoneInfo, ("Europe/Berlin", "Pacific/Kiritimati", 
 FAN = 8
 """Links of a page to others of its host."""
 
-PLAIN = Policy(zone=UTC)
+PLAIN = Policy(timezone=UTC)
 """Where a policy begins: the defaults, and a day that does not depend on the machine."""
 
 OVERLAPPING = PLAIN.replace(concurrency=4, pause_min=0, pause_max=0, breaker_error_rate=None)
@@ -26,9 +26,10 @@ OVERLAPPING = PLAIN.replace(concurrency=4, pause_min=0, pause_max=0, breaker_err
 POLICIES: dict[str, tuple[int, Policy]] = {
     "other.example": (43, PLAIN),
     "trusted.example": (10, PLAIN.replace(qps=2, pause_min=0.2, pause_max=0.6, max_requests_per_day=500,
-                                      max_pages_per_day=250, zone=BERLIN, category="trusted")),
-    "small.example": (10, PLAIN.replace(max_requests_per_day=7, max_pages_per_day=3, zone=BERLIN)),
-    "east.example": (6, PLAIN.replace(max_requests_per_day=60, max_pages_per_day=0, zone=KIRITIMATI, pause_max=1.5)),
+                                      max_pages_per_day=250, timezone=BERLIN, domain_category="trusted")),
+    "small.example": (10, PLAIN.replace(max_requests_per_day=7, max_pages_per_day=3, timezone=BERLIN)),
+    "east.example": (6, PLAIN.replace(max_requests_per_day=60, max_pages_per_day=0, pause_max=1.5,
+                                       timezone=KIRITIMATI)),
     "slow.example": (4, PLAIN.replace(qps=0.02, pause_min=0, pause_max=0, max_requests_per_day=0)),
     "leaky.example": (4, PLAIN.replace(strategy="leaky_bucket", qps=1, burst=5, pause_min=0, pause_max=0, delay=1.3)),
     "quick.example": (4, OVERLAPPING.replace(qps=5, burst=5, max_requests_per_day=0, max_pages_per_day=0)),
@@ -161,7 +162,7 @@ def broad(seed: int, hosts: int, urls: int, *, global_qps: float | None = None) 
         if dice.random() < 0.01 * (100 - sum(shares)):
             farm = f"farm{farmed // FARM}.example"
             farmed += 1
-            entries.setdefault(farm, PLAIN.replace(key=farm, max_requests_per_day=150, zone=BERLIN))
+            entries.setdefault(farm, PLAIN.replace(key=farm, max_requests_per_day=150, timezone=BERLIN))
             names.append(f"h{number}.{farm}")
         else:
             names.append(f"h{number}.{dice.choices(kinds, shares)[0]}")

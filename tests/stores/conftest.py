@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from curtsy.stores import AsyncStore
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.stores.places import Awaited, InFile, InMemory, OnServer, Place
 from tests.support.redis_server import RedisServer, redis_available
 

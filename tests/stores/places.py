@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from curtsy.core.message import Now
-from curtsy.stores import Answer, AsyncStore, Step, Store
-from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
-from curtsy.stores.redis import AsyncRedisStore, RedisStore
-from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
+from curtsy.stores import Answer, AsyncStore, BlockingStore, Step, Store
+from curtsy.stores.memory import MemoryStore
+from curtsy.stores.redis import AsyncRedisStore
+from curtsy.stores.sqlite import AsyncSQLiteStore
 from curtsy.system.clock import Clock
+from tests.support.stores import redis_store, sqlite_store
 
 
 class Place(Protocol):
@@ -34,8 +35,8 @@ class InMemory:
         self._store = self._store or MemoryStore(clock, hot=self._hot)
         return self._store
 
-    def open_async(self, clock: Clock | None = None) -> AsyncMemoryStore:
-        return AsyncMemoryStore(self.open(clock))
+    def open_async(self, clock: Clock | None = None) -> AsyncStore:
+        return self.open(clock).inner
 
     def words(self) -> list[str]:
         raise NotImplementedError("no other process can have this")
@@ -45,8 +46,8 @@ class InFile:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def open(self, clock: Clock | None = None) -> SQLiteStore:
-        return SQLiteStore(self._path, clock=clock)
+    def open(self, clock: Clock | None = None) -> BlockingStore:
+        return sqlite_store(self._path, clock=clock)
 
     def open_async(self, clock: Clock | None = None) -> AsyncSQLiteStore:
         return AsyncSQLiteStore(self._path, clock=clock)
@@ -61,8 +62,8 @@ class OnServer:
         self._prefix = prefix
 
     # A busy machine may keep a server waiting for a second: the suite asks what is right, not what is quick.
-    def open(self, clock: Clock | None = None) -> RedisStore:
-        return RedisStore(self._url, clock=clock, prefix=self._prefix, timeout=10.0)
+    def open(self, clock: Clock | None = None) -> BlockingStore:
+        return redis_store(self._url, clock=clock, prefix=self._prefix, timeout=10.0)
 
     def open_async(self, clock: Clock | None = None) -> AsyncRedisStore:
         return AsyncRedisStore(self._url, clock=clock, prefix=self._prefix, timeout=10.0)
@@ -81,7 +82,7 @@ def place_of(words: Sequence[str]) -> Place:
     raise ValueError(words)
 
 
-class Awaited:
+class Awaited(AsyncStore):
     """A blocking store behind the methods of an async one, so that one suite does for both."""
 
     def __init__(self, store: Store) -> None:

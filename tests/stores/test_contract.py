@@ -19,7 +19,7 @@ from curtsy.core.host import Host
 from curtsy.core.host import Place as Lease
 from curtsy.core.message import Now
 from curtsy.stores import AsyncStore, Step
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.stores.places import InFile, InMemory, OnServer, Place
 from tests.stores.steps import Refusal, count, keep, refuse, remove, stamp
 from tests.stores.worker import Worker, run

@@ -27,18 +27,20 @@ from curtsy.core.message import SECOND, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import Policy
 from curtsy.core.settlement import settle
-from curtsy.stores import Answer, AsyncStore, Step, open_async_store, open_store
-from curtsy.stores.fallback import AsyncFallbackStore, FallbackStore
+from curtsy.stores import Answer, AsyncStore, BlockingStore, Step, open_async_store, open_store
+from curtsy.stores.fallback import AsyncFallbackStore
 from curtsy.stores.fallback_state import FallbackState
 from curtsy.stores.memory import MemoryStore
-from curtsy.stores.outage_spending import OutageSpending
-from curtsy.stores.redis import AsyncRedisStore, RedisStore
-from curtsy.stores.sqlite import SQLiteStore
-from curtsy.system.clock import Clock, FakeClock
+from curtsy.stores.outage_ledger import OutageLedger
+from curtsy.stores.redis import AsyncRedisStore
+from curtsy.system.clock import Clock
+from curtsy.testing import FakeClock
 from tests.stores.places import Awaited
 from tests.stores.steps import Refusal, count, keep, refuse, stamp
+from tests.support.polling import block_until, until
 from tests.support.redis_server import RedisServer, redis_available
 from tests.support.snapshot import Snapshot
+from tests.support.stores import fallback_store, redis_store, sqlite_store
 
 SLOW = 10.0
 
@@ -112,36 +114,28 @@ class Sheltered:
         def monotonic() -> float:
             return clock.now().at / SECOND
 
-        self.fallback: FallbackStore | AsyncFallbackStore
-        self.store: AsyncStore
-        if colour == "blocking":
-            fallback = FallbackStore(
-                RedisStore(server.url, clock=None if is_real else clock, timeout=timeout), monotonic=monotonic
-            )
-            self.fallback, self.store = fallback, Awaited(fallback)
-        else:
-            self.store = self.fallback = AsyncFallbackStore(
-                AsyncRedisStore(server.url, clock=None if is_real else clock, timeout=timeout), monotonic=monotonic
-            )
+        inner = AsyncRedisStore(server.url, clock=None if is_real else clock, timeout=timeout)
+        self.fallback = AsyncFallbackStore(inner, monotonic=monotonic)
+        self.store: AsyncStore = Awaited(BlockingStore(self.fallback)) if colour == "blocking" else self.fallback
 
     async def until_back(self) -> None:
         """Wait until the store is no longer taken to be out."""
-        deadline = time.monotonic() + 10
-        while self.fallback.sheltered:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.002)
+        await until(lambda: not self.fallback.is_out)
 
     async def until_home(self) -> None:
         """Wait for what goes on beside the calls; a look may have come too early, so let time pass."""
-        for patience in range(1, 5000):
-            if not self.fallback.sheltered and not self.fallback.held:
-                _wait_for_prober()  # which has still to say so
-                return
-            if not patience % 100:
+        checks = itertools.count(1)
+
+        async def is_home() -> bool:
+            if not self.fallback.is_out and not self.fallback.held:
+                return True
+            if not next(checks) % 100:
                 self._clock.advance(1)
                 await self.store.update("host:poke", keep)
-            await asyncio.sleep(0.002)
-        raise AssertionError("the store does not come back")
+            return False
+
+        await until(is_home)
+        _wait_for_prober()  # which has still to say so
 
 
 @pytest.fixture(params=["blocking", "async"])
@@ -175,7 +169,7 @@ async def test_while_the_store_works_everything_goes_through(sheltered: Sheltere
     assert await store.keys("host:") == ["host:a", "host:b"]
     await store.forget("host:b")
     assert await store.keys() == ["host:a"]
-    assert not sheltered.fallback.sheltered
+    assert not sheltered.fallback.is_out
     assert sheltered.fallback.share == 1.0
     assert server.command("KEYS", "curtsy:{*") == [b"curtsy:{host:a}"]
 
@@ -192,7 +186,7 @@ async def test_exceptions_of_steps_are_no_outage(sheltered: Sheltered, log: Call
         with pytest.raises(kind):
             await sheltered.store.update_many([("host:a", step), ("host:b", count)])
 
-    assert not sheltered.fallback.sheltered
+    assert not sheltered.fallback.is_out
     assert log(logging.WARNING) == []
     assert (await sheltered.store.read("host:b")).requests == 2
 
@@ -221,7 +215,7 @@ async def test_a_program_goes_on_when_its_store_is_gone_and_says_so_once(
         await store.update_many([("host:a", refuse), ("host:a", count)])
     assert await store.update("host:a", keep) == 4
 
-    assert sheltered.fallback.sheltered
+    assert sheltered.fallback.is_out
     assert len(log(logging.WARNING)) == 1
     assert f"redis://127.0.0.1:{server.port}/0" in log(logging.WARNING)[0]
 
@@ -288,15 +282,15 @@ async def test_a_server_that_hangs_holds_up_one_call_and_no_other(server: RedisS
 
 
 @contextmanager
-def _full_server() -> Iterator[tuple[RedisStore, Callable[[bool], object]]]:
+def _full_server() -> Iterator[tuple[BlockingStore, Callable[[bool], object]]]:
     with RedisServer() as server:
-        store = RedisStore(server.url, timeout=SLOW)
+        store = redis_store(server.url, timeout=SLOW)
         yield store, lambda is_out: server.command("CONFIG", "SET", "maxmemory", 1 if is_out else 0)
 
 
 @contextmanager
-def _locked_file(path: Path) -> Iterator[tuple[SQLiteStore, Callable[[bool], object]]]:
-    store = SQLiteStore(path, patience=0.05)
+def _locked_file(path: Path) -> Iterator[tuple[BlockingStore, Callable[[bool], object]]]:
+    store = sqlite_store(path, patience=0.05)
     store.update("host:a", count)
     program = sqlite3.connect(path, isolation_level=None)
     yield store, lambda is_out: program.execute("BEGIN IMMEDIATE" if is_out else "ROLLBACK")
@@ -312,7 +306,7 @@ def test_a_store_that_can_be_read_but_not_written_is_out(
         pytest.skip(reason)
     clock = FakeClock()
     with _full_server() if which == "full server" else _locked_file(tmp_path / "state.sqlite") as (inner, fail):
-        fallback = FallbackStore(inner, share=lambda: 0.1, monotonic=lambda: clock.now().at / SECOND)
+        fallback = fallback_store(inner, share=0.1, monotonic=lambda: clock.now().at / SECOND)
         fallback.update("host:a", count)
         before = fallback.update("host:a", keep)
         fail(True)
@@ -320,7 +314,7 @@ def test_a_store_that_can_be_read_but_not_written_is_out(
         for number in range(8):
             fallback.update("host:a", count)
             fallback.update(f"host:new-{number}", count)
-            assert (fallback.sheltered, fallback.share) == (True, 0.1)
+            assert (fallback.inner.is_out, fallback.inner.share) == (True, 0.1)
             clock.advance(40)
             fallback.update("host:a", keep)
             _wait_for_prober()
@@ -333,7 +327,7 @@ def test_a_store_that_can_be_read_but_not_written_is_out(
         clock.advance(40)
         fallback.update("host:a", keep)
         _wait_for_prober()
-        assert not fallback.sheltered
+        assert not fallback.inner.is_out
         assert inner.read("host:a").requests == before + 8
         assert sorted(inner.keys()) == ["host:a", *(f"host:new-{number}" for number in range(8))]
         [news] = log(logging.INFO)
@@ -346,7 +340,7 @@ def test_a_dead_store_is_tried_at_growing_intervals() -> None:
     """F55: after 1, 2, 4 … 30 seconds, however often it is needed."""
     clock = FakeClock(at=0)
     inner = Unsteady(clock)
-    fallback = FallbackStore(inner, monotonic=lambda: clock.now().at / SECOND)
+    fallback = fallback_store(inner, monotonic=lambda: clock.now().at / SECOND)
     inner.is_out = True
     fallback.update("host:a", count)
     tried = threading.Event()
@@ -374,19 +368,19 @@ def _next_probe(asked_at: list[float]) -> float:
 
 def _wait_for_prober() -> None:
     for thread in threading.enumerate():
-        if thread.name == "curtsy-shelter":
+        if thread.name == "curtsy-fallback":
             thread.join(10)
 
 
 def test_a_process_has_its_share_of_what_all_have_together_while_the_store_is_out(clock: FakeClock) -> None:
     """Design, section 3"""
     inner = Unsteady(clock)
-    fallback = FallbackStore(inner, share=lambda: 0.25)
+    fallback = fallback_store(inner, share=0.25)
 
-    assert fallback.share == 1.0
+    assert fallback.inner.share == 1.0
     inner.is_out = True
     fallback.update("host:a", count)
-    assert fallback.share == 0.25
+    assert fallback.inner.share == 0.25
 
 
 async def test_a_server_that_may_forget_is_refused_and_not_replaced() -> None:
@@ -394,7 +388,10 @@ async def test_a_server_that_may_forget_is_refused_and_not_replaced() -> None:
     if reason := redis_available():
         pytest.skip(reason)
     with RedisServer("--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru") as server:
-        fallback, async_shelter = FallbackStore(RedisStore(server.url)), AsyncFallbackStore(AsyncRedisStore(server.url))
+        fallback, async_shelter = (
+            fallback_store(redis_store(server.url)),
+            AsyncFallbackStore(AsyncRedisStore(server.url)),
+        )
 
         with pytest.raises(PolicyError, match="maxmemory-policy"):
             fallback.update("host:a", count)
@@ -415,12 +412,12 @@ async def test_what_was_counted_in_memory_comes_home(
     for _ in range(5):
         await store.update("host:a", count)
     port, pid = server.port, server.pid
-    other = RedisStore(server.url, clock=clock, timeout=SLOW)
+    other = redis_store(server.url, clock=clock, timeout=SLOW)
     with _cut_off(server):
         for _ in range(3):
             await store.update("host:a", count)
         await store.update("host:new", count)
-        assert sheltered.fallback.sheltered
+        assert sheltered.fallback.is_out
     for _ in range(2):
         other.update("host:a", count)
 
@@ -465,7 +462,7 @@ async def test_a_server_that_lost_its_records_gets_back_what_is_remembered(
     await sheltered.store.update("host:c", count)
     await sheltered.until_home()
 
-    other = RedisStore(server.url, clock=clock, timeout=SLOW)
+    other = redis_store(server.url, clock=clock, timeout=SLOW)
     assert [other.read(f"host:{name}").requests for name in "abc"] == [6, 1, 1]
     other.close()
 
@@ -531,7 +528,7 @@ def _settled(policy: Policy, lease: Lease) -> Step[None]:
 def test_an_update_whose_outcome_is_unknown_is_answered_once_and_never_counted_for_less(clock: FakeClock) -> None:
     """F38, F55: the store wrote it, the answer was lost, and it is made again in memory."""
     inner = Unsteady(clock)
-    fallback = FallbackStore(inner, monotonic=lambda: clock.now().at / SECOND)
+    fallback = fallback_store(inner, monotonic=lambda: clock.now().at / SECOND)
     assert fallback.update("host:a", count) == 1
     inner.is_silent = True
 
@@ -548,14 +545,14 @@ def test_an_update_whose_outcome_is_unknown_is_answered_once_and_never_counted_f
 def test_an_answer_that_comes_after_the_outage_has_begun_counts(clock: FakeClock) -> None:
     """F55: two calls are under way, one fails, the other gets through."""
     inner = Unsteady(clock)
-    fallback = FallbackStore(inner, monotonic=lambda: clock.now().at / SECOND)
+    fallback = fallback_store(inner, monotonic=lambda: clock.now().at / SECOND)
     fallback.update("host:a", count)
 
     def meanwhile() -> None:
         inner.before = lambda: None
         inner.is_out = True
         fallback.update("host:b", count)
-        assert fallback.sheltered
+        assert fallback.inner.is_out
         inner.is_out = False
 
     inner.before = meanwhile
@@ -573,7 +570,7 @@ def test_a_store_that_fails_again_while_records_go_home_loses_none_and_is_one_ou
 ) -> None:
     """F55"""
     inner = Unsteady(clock)
-    fallback = FallbackStore(inner, monotonic=lambda: clock.now().at / SECOND)
+    fallback = fallback_store(inner, monotonic=lambda: clock.now().at / SECOND)
     inner.is_out = True
     keys = [f"host:{number}" for number in range(20)]
     for key in keys:
@@ -588,7 +585,7 @@ def test_a_store_that_fails_again_while_records_go_home_loses_none_and_is_one_ou
     clock.advance(2)
     fallback.update("host:0", count)
     _wait_for_prober()
-    assert fallback.sheltered
+    assert fallback.inner.is_out
     assert 0 < inner.size() < 20
     inner.before = lambda: None
     inner.is_out = False
@@ -596,7 +593,7 @@ def test_a_store_that_fails_again_while_records_go_home_loses_none_and_is_one_ou
     fallback.update("host:0", count)
     _wait_for_prober()
 
-    assert not fallback.sheltered
+    assert not fallback.inner.is_out
     assert [fallback.update(key, keep) for key in keys] == [3] + [1] * 19
     assert len(log(logging.WARNING)) == 1
     assert len(log(logging.INFO)) == 1
@@ -605,7 +602,7 @@ def test_a_store_that_fails_again_while_records_go_home_loses_none_and_is_one_ou
 def test_what_is_counted_while_records_go_home_is_not_lost(clock: FakeClock) -> None:
     """B4: a key changes again just as its record arrives."""
     inner = Unsteady(clock)
-    fallback = FallbackStore(inner, monotonic=lambda: clock.now().at / SECOND)
+    fallback = fallback_store(inner, monotonic=lambda: clock.now().at / SECOND)
     inner.is_out = True
     fallback.update("host:a", count)
     inner.is_out = False
@@ -621,7 +618,7 @@ def test_what_is_counted_while_records_go_home_is_not_lost(clock: FakeClock) -> 
     _wait_for_prober()
     inner.before = lambda: None
 
-    assert fallback.held == 0
+    assert fallback.inner.held == 0
     assert fallback.update("host:a", keep) == 5
 
 
@@ -633,7 +630,7 @@ def count_for_days(record: Host | None, now: Now) -> tuple[Host, int]:
 
 def test_threads_that_count_through_outages_lose_nothing(server: RedisServer) -> None:
     """B4, F55"""
-    fallback = FallbackStore(RedisStore(server.url, timeout=1.5))
+    fallback = fallback_store(redis_store(server.url, timeout=1.5))
     totals = [0] * 4
     end = threading.Event()
 
@@ -645,14 +642,14 @@ def test_threads_that_count_through_outages_lose_nothing(server: RedisServer) ->
     threads = [threading.Thread(target=work, args=(place,)) for place in range(4)]
     for each in threads:
         each.start()
-    _until(lambda: sum(totals) > 200)
+    block_until(lambda: sum(totals) > 200)
     server.pause()
-    _until(lambda: fallback.sheltered)
-    _until(lambda: sum(totals) > 1000)
+    block_until(lambda: fallback.inner.is_out)
+    block_until(lambda: sum(totals) > 1000)
     server.resume()
-    _until(lambda: not fallback.sheltered and not fallback.held)
+    block_until(lambda: not fallback.inner.is_out and not fallback.inner.held)
     seen = sum(totals)
-    _until(lambda: sum(totals) > seen + 200)
+    block_until(lambda: sum(totals) > seen + 200)
     end.set()
     for each in threads:
         each.join()
@@ -660,13 +657,6 @@ def test_threads_that_count_through_outages_lose_nothing(server: RedisServer) ->
     counted = sum(fallback.read(f"host:{number}").requests for number in range(3))
     assert sum(totals) <= counted <= sum(totals) + 4  # what was under way when it hung may count twice
     fallback.close()
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 async def test_a_record_that_cannot_be_used_is_kept_in_memory_alone(
@@ -703,20 +693,20 @@ def test_an_outage_that_is_found_while_looking_after_one_record_is_warned_about(
 ) -> None:
     """B8"""
     inner = Unsteady(clock)
-    fallback = FallbackStore(inner, monotonic=lambda: clock.now().at / SECOND)
+    fallback = fallback_store(inner, monotonic=lambda: clock.now().at / SECOND)
     inner.unusable = "host:a"
     fallback.update("host:a", count)
     clock.advance(2)
     fallback.update("host:b", count)
     _wait_for_prober()
-    assert not fallback.sheltered
+    assert not fallback.inner.is_out
     inner.is_out = True
     clock.advance(60)
 
     fallback.update("host:a", count)
     _wait_for_prober()
 
-    assert fallback.sheltered
+    assert fallback.inner.is_out
     assert len(log(logging.WARNING)) == 2
     inner.is_out, inner.unusable = False, ""
     clock.advance(60)
@@ -747,7 +737,7 @@ async def test_a_removed_record_is_removed_at_home_too_unless_others_use_it(
     """B8"""
     store = sheltered.store
     await store.update_many([("host:a", count), ("host:b", count)])
-    other = RedisStore(server.url, clock=clock, timeout=SLOW)
+    other = redis_store(server.url, clock=clock, timeout=SLOW)
     with _cut_off(server):
         await store.forget("host:a")
         await store.forget("host:b")
@@ -772,7 +762,7 @@ async def test_closing_brings_home_what_is_in_memory(
 
     await sheltered.store.close()
 
-    other = RedisStore(server.url, clock=clock, timeout=SLOW)
+    other = redis_store(server.url, clock=clock, timeout=SLOW)
     assert other.read("host:a").requests == 2
     other.close()
 
@@ -840,7 +830,7 @@ def test_what_a_process_has_seen_of_a_store_goes_when_it_is_closed(tmp_path: Pat
 def test_a_clock_that_differs_from_the_servers_does_no_harm_if_the_server_was_never_there(clock: FakeClock) -> None:
     """Design, section 2: no two machines' clocks are ever compared."""
     inner = Unsteady(clock)  # its calendar is years ahead of this machine's
-    fallback = FallbackStore(inner, monotonic=lambda: clock.now().at / SECOND)
+    fallback = fallback_store(inner, monotonic=lambda: clock.now().at / SECOND)
     inner.is_out = True
     start = time.monotonic()
     fallback.update("host:a", lambda host, now: (admit(host, now, Policy())[0], None))
@@ -858,8 +848,8 @@ def test_a_clock_that_differs_from_the_servers_does_no_harm_if_the_server_was_ne
 
 def test_what_is_counted_while_another_process_holds_the_ledger_is_kept(clock: FakeClock, tmp_path: Path) -> None:
     """B8: a process that is stopped within its turn holds nobody up, and makes nobody forget"""
-    inner, ledger = Unsteady(clock), OutageSpending(str(tmp_path / "state.sqlite"))
-    fallback = FallbackStore(inner, fallback_state=FallbackState("unsteady:", None, time.monotonic, ledger))
+    inner, ledger = Unsteady(clock), OutageLedger(str(tmp_path / "state.sqlite"))
+    fallback = fallback_store(inner, state=FallbackState("unsteady:", ledger=ledger))
     inner.is_out = True
 
     answers = [fallback.update("host:a", count)]
@@ -879,7 +869,7 @@ def test_what_is_no_record_in_the_ledger_holds_nobody_up(
 ) -> None:
     """B8: neither a pipe, nor a file larger than memory, nor a link"""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    ledger = OutageSpending(str(tmp_path / "state.sqlite"))
+    ledger = OutageLedger(str(tmp_path / "state.sqlite"))
     with ledger.entry("host:a") as entry:
         entry.write(None, Host(requests=2))
     [place] = tmp_path.glob("curtsy-*/*")
@@ -891,7 +881,7 @@ def test_what_is_no_record_in_the_ledger_holds_nobody_up(
     inner = Unsteady(clock)
     inner.is_out = True
 
-    fallback = FallbackStore(inner, fallback_state=FallbackState("unsteady:", None, time.monotonic, ledger))
+    fallback = fallback_store(inner, state=FallbackState("unsteady:", ledger=ledger))
 
     assert fallback.update("host:a", count) == 3
     assert ledger.keys() == ["host:a"]

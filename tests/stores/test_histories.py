@@ -22,7 +22,7 @@ from curtsy.core.message import SECOND
 from curtsy.core.policy import Policy
 from curtsy.engine.gate_steps import amended, charge, foresee, give_back, look, settled, take
 from curtsy.stores import AsyncStore, Step
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.stores.places import Awaited, InFile, InMemory, OnServer, Place
 from tests.strategies import (
     Answer,

@@ -13,7 +13,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
@@ -28,16 +27,20 @@ from curtsy.core.message import SECOND
 from curtsy.core.policy import Policy
 from curtsy.engine.gate_steps import amended, charge
 from curtsy.limits import CircuitBreaker
-from curtsy.stores import AsyncStore, Store, open_async_store, open_store
-from curtsy.stores.fallback import AsyncFallbackStore, FallbackStore
-from curtsy.stores.redis import AsyncRedisStore, RedisStore
-from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
+from curtsy.stores import AsyncStore, BlockingStore, Store, open_async_store, open_store
+from curtsy.stores.fallback import AsyncFallbackStore
+from curtsy.stores.redis import AsyncRedisStore
+from curtsy.stores.redis_server import Server
+from curtsy.stores.sqlite import AsyncSQLiteStore
 from curtsy.stores.sqlite_records import Database
-from curtsy.system.clock import Clock, FakeClock
+from curtsy.system.clock import Clock
+from curtsy.testing import FakeClock
 from tests.stores.places import Awaited
 from tests.stores.worker import ROOT
 from tests.strategies import FREE
+from tests.support.polling import block_until, until
 from tests.support.redis_server import RedisServer, redis_available
+from tests.support.stores import fallback_store, redis_store, sqlite_store
 
 A, B = "host:a.example", "host:b.example"
 DAILY = FREE.replace(max_requests_per_day=5)
@@ -59,8 +62,8 @@ class Flushed:
     def __init__(self, server: RedisServer) -> None:
         self._server = server
 
-    def open(self, clock: Clock | None = None) -> RedisStore:
-        return RedisStore(self._server.url, clock=clock, timeout=SLOW)
+    def open(self, clock: Clock | None = None) -> BlockingStore:
+        return redis_store(self._server.url, clock=clock, timeout=SLOW)
 
     def open_async(self, clock: Clock | None = None) -> AsyncRedisStore:
         return AsyncRedisStore(self._server.url, clock=clock, timeout=SLOW)
@@ -73,8 +76,8 @@ class Removed:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def open(self, clock: Clock | None = None) -> SQLiteStore:
-        return SQLiteStore(self.path, clock=clock)
+    def open(self, clock: Clock | None = None) -> BlockingStore:
+        return sqlite_store(self.path, clock=clock)
 
     def open_async(self, clock: Clock | None = None) -> AsyncSQLiteStore:
         return AsyncSQLiteStore(self.path, clock=clock)
@@ -103,7 +106,7 @@ async def store(request: pytest.FixtureRequest, place: Losing, clock: FakeClock)
     """Sheltered, as all stores are that a program opens."""
     opened: AsyncStore
     if request.param == "blocking":
-        opened = Awaited(FallbackStore(place.open(clock)))
+        opened = Awaited(fallback_store(place.open(clock)))
     else:
         opened = AsyncFallbackStore(place.open_async(clock))
     yield opened
@@ -222,9 +225,14 @@ async def test_a_second_loss_is_mended_as_the_first(place: Losing, store: AsyncS
     assert await spent(store, A) == 4
 
 
-def a_second_passes(store: RedisStore) -> None:
+def _redis(store: BlockingStore) -> Server:
+    assert isinstance(store.inner, AsyncRedisStore)
+    return store.inner._server
+
+
+def a_second_passes(store: BlockingStore) -> None:
     """Have the mark looked at before anything else is asked, as it is every second."""
-    store._server.swap.marks.doubt_all()
+    _redis(store).swap.marks.doubt_all()
 
 
 # Several who remember.
@@ -232,7 +240,7 @@ def a_second_passes(store: RedisStore) -> None:
 
 async def test_who_knows_more_catches_up_with_who_knew_less(server: RedisServer, clock: FakeClock) -> None:
     """B8: what both have counted counts once."""
-    knows, knew, new = (Awaited(FallbackStore(RedisStore(server.url, clock=clock, timeout=SLOW))) for _ in range(3))
+    knows, knew, new = (Awaited(fallback_store(redis_store(server.url, clock=clock, timeout=SLOW))) for _ in range(3))
     wide = FREE.replace(max_requests_per_day=100)
     for _ in range(10):
         await ask(knew, A, wide)
@@ -304,7 +312,10 @@ def test_a_server_that_comes_back_with_what_it_had_some_time_ago_is_brought_up_t
     if reason := redis_available():
         pytest.skip(reason)
     with RedisServer("--save", "3600 1", "--dbfilename", "old.rdb") as server:
-        fallback, other = FallbackStore(RedisStore(server.url, timeout=SLOW)), RedisStore(server.url, timeout=SLOW + 1)
+        fallback, other = (
+            fallback_store(redis_store(server.url, timeout=SLOW)),
+            redis_store(server.url, timeout=SLOW + 1),
+        )
         fallback.update(B, STEP)
         before = 3 if is_in_snapshot else 0
         for _ in range(before):
@@ -328,9 +339,9 @@ def test_a_server_that_comes_back_with_what_it_had_some_time_ago_is_brought_up_t
 
 def test_looks_that_the_server_may_have_forgotten_are_not_missed(server: RedisServer) -> None:
     """B8: a machine that has slept for days"""
-    store = RedisStore(server.url, timeout=SLOW)
+    store = redis_store(server.url, timeout=SLOW)
     store.update(A, STEP)
-    marks = store._server.swap.marks
+    marks = _redis(store).swap.marks
     for key in server.command("KEYS", "curtsy:mark{0}:*"):
         server.command("DEL", key)  # as it runs out
     [(name, known)] = marks._known.items()
@@ -339,14 +350,14 @@ def test_looks_that_the_server_may_have_forgotten_are_not_missed(server: RedisSe
 
     store.update(A, STEP)
 
-    assert store.losses == []
+    assert store.inner.losses == []
     store.close()
 
 
 def test_threads_and_loops_that_share_a_store_find_nothing_lost(server: RedisServer) -> None:
     """B8: each may know more than another's reply"""
-    store, tasks = RedisStore(server.url, timeout=SLOW), AsyncRedisStore(server.url, timeout=SLOW)
-    fallback = FallbackStore(store)
+    store, tasks = redis_store(server.url, timeout=SLOW), AsyncRedisStore(server.url, timeout=SLOW)
+    fallback = fallback_store(store)
 
     together = threading.Barrier(4)
 
@@ -369,7 +380,7 @@ def test_threads_and_loops_that_share_a_store_find_nothing_lost(server: RedisSer
     for thread in threads:
         thread.join()
 
-    assert store.losses == tasks.losses == []
+    assert store.inner.losses == tasks.losses == []
     assert store.read(A).days[-1].requests == 8 * 150
     fallback.close()
 
@@ -377,8 +388,8 @@ def test_threads_and_loops_that_share_a_store_find_nothing_lost(server: RedisSer
 async def test_an_outage_brings_nothing_back_that_was_removed_meanwhile(server: RedisServer) -> None:
     """B8: what others have begun since is all that there is"""
     now = 0.0
-    fallback = FallbackStore(RedisStore(server.url, timeout=0.3), monotonic=lambda: now)
-    other = RedisStore(server.url, timeout=SLOW)
+    fallback = fallback_store(redis_store(server.url, timeout=0.3), monotonic=lambda: now)
+    other = redis_store(server.url, timeout=SLOW)
     for key in (A, B):
         for _ in range(5):
             fallback.update(key, STEP)
@@ -391,10 +402,7 @@ async def test_an_outage_brings_nothing_back_that_was_removed_meanwhile(server: 
 
     now = 2.0
     fallback.update("host:c.example", STEP)
-    deadline = time.monotonic() + 20
-    while fallback.sheltered or fallback.held:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
+    await until(lambda: not fallback.inner.is_out and not fallback.inner.held)
 
     assert other.read(A) is None
     assert other.read(B).days[-1].requests == 1
@@ -411,7 +419,7 @@ def test_a_loss_that_one_store_of_a_process_has_mended_is_none_for_the_other(ser
     server.flush()
     one.update(A, STEP)
     one.close()
-    other = RedisStore(server.url, timeout=SLOW)
+    other = redis_store(server.url, timeout=SLOW)
     other.forget(A)
 
     two.update(B, STEP)
@@ -430,7 +438,6 @@ def test_a_forked_child_finds_nothing_lost_that_its_parent_has_mended(tmp_path: 
 import os, sys
 from curtsy.engine.gate_steps import charge
 from curtsy.stores import open_store
-from curtsy.stores.sqlite import SQLiteStore
 from tests.strategies import FREE
 step = charge(FREE.replace(max_requests_per_day=100), 0.0, page=True)
 store = open_store("sqlite:///" + sys.argv[1])
@@ -466,7 +473,7 @@ store.close()
 
 async def test_who_knows_nothing_of_a_host_and_asks_first_takes_nothing_away(server: RedisServer) -> None:
     """B8: though it writes a record that is as good as any"""
-    fallbacks = [FallbackStore(RedisStore(server.url, timeout=SLOW + number)) for number in range(2)]
+    fallbacks = [fallback_store(redis_store(server.url, timeout=SLOW + number)) for number in range(2)]
     for _ in range(4):
         fallbacks[0].update(A, charge(DAILY, 0.0, page=True))
     fallbacks[1].update(B, STEP)
@@ -490,10 +497,10 @@ async def test_all_is_given_back_without_anybody_asking_again(place: Losing, sto
 
     await ask(store, A)
 
-    deadline = time.monotonic() + 20
-    while len(await store.keys("host:")) < 1 + len(idle):
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
+    async def is_complete() -> bool:
+        return len(await store.keys("host:")) >= 1 + len(idle)
+
+    await until(is_complete)
 
 
 def test_one_that_is_closed_in_another_loop_gives_back_what_was_lost(tmp_path: Path) -> None:
@@ -511,14 +518,14 @@ def test_one_that_is_closed_in_another_loop_gives_back_what_was_lost(tmp_path: P
     asyncio.run(lose())
     asyncio.run(store.close())
 
-    other = SQLiteStore(path)
+    other = sqlite_store(path)
     assert len(other.keys("host:")) == 1 + len(idle)
     other.close()
 
 
 def test_a_host_that_is_forgotten_and_asked_for_in_one_breath_begins_anew(server: RedisServer) -> None:
     """B8"""
-    fallback = FallbackStore(RedisStore(server.url, timeout=SLOW))
+    fallback = fallback_store(redis_store(server.url, timeout=SLOW))
     for _ in range(5):
         fallback.update(A, STEP)
     server.flush()
@@ -534,7 +541,7 @@ def test_one_who_is_always_flushed_is_told_of_once_a_minute(
 ) -> None:
     """B8"""
     now = 0.0
-    fallback = FallbackStore(RedisStore(server.url, timeout=SLOW), monotonic=lambda: now)
+    fallback = fallback_store(redis_store(server.url, timeout=SLOW), monotonic=lambda: now)
     for number in range(12):
         now = 10.0 * number
         fallback.update(A, STEP)
@@ -551,13 +558,13 @@ def test_a_file_from_before_a_reboot_is_brought_up_to_date(tmp_path: Path) -> No
     """B8: its instants are of another clock"""
     path, backup = tmp_path / "state.sqlite", tmp_path / "backup.sqlite"
     pace = charge(FREE.replace(qps=0.01), 0.0, page=True)
-    before = SQLiteStore(path, clock=FakeClock(at=900_000.0, boot=1))
+    before = sqlite_store(path, clock=FakeClock(at=900_000.0, boot=1))
     before.update(A, pace)
     before.close()
     shutil.copy(path, backup)
     clock = FakeClock(at=100.0, boot=2)
     clock.advance(500)
-    fallback = FallbackStore(SQLiteStore(path, clock=clock))
+    fallback = fallback_store(sqlite_store(path, clock=clock))
     assert isinstance(fallback.update(A, pace)[0], Go)
     clock.advance(5)
 
@@ -574,8 +581,8 @@ def test_a_server_that_goes_back_again_and_again_is_mended_each_time() -> None:
     if reason := redis_available():
         pytest.skip(reason)
     with RedisServer("--save", "3600 1", "--dbfilename", "old.rdb") as server:
-        inner = RedisStore(server.url, timeout=SLOW)
-        fallback = FallbackStore(inner)
+        inner = redis_store(server.url, timeout=SLOW)
+        fallback = fallback_store(inner)
         fallback.update(A, STEP)
         server.command("SAVE")
         server.command("CONFIG", "SET", "save", "")
@@ -593,8 +600,8 @@ def test_one_who_lagged_behind_is_seen_though_others_have_looked_meanwhile() -> 
     if reason := redis_available():
         pytest.skip(reason)
     with RedisServer("--save", "3600 1", "--dbfilename", "old.rdb") as server:
-        stores = [RedisStore(server.url, timeout=SLOW + number) for number in range(3)]
-        knows, *others = map(FallbackStore, stores)
+        stores = [redis_store(server.url, timeout=SLOW + number) for number in range(3)]
+        knows, *others = map(fallback_store, stores)
         for each in (knows, *others):
             each.update(B, STEP)
         server.command("SAVE")
@@ -618,21 +625,21 @@ def test_one_who_lagged_behind_is_seen_though_others_have_looked_meanwhile() -> 
 def test_what_could_not_be_given_back_at_once_is_given_back_one_by_one(server: RedisServer) -> None:
     """B8: a server that stands still for a moment"""
 
-    class Hesitant(RedisStore):
+    class Hesitant(AsyncRedisStore):
         """Fails once in the middle of giving back: after its steps have run, and before anything is written."""
 
         is_hesitant = False
 
-        def update_many(self, steps: Any) -> list[Any]:
+        async def update_many(self, steps: Any) -> list[Any]:
             if self.is_hesitant:
                 self.is_hesitant = False
                 for _, step in steps:
-                    step(None, self.now())
+                    step(None, await self.now())
                 raise StoreError("the server stands still. Wait.")
-            return super().update_many(steps)
+            return await super().update_many(steps)
 
     inner = Hesitant(server.url, timeout=SLOW)
-    fallback = FallbackStore(inner)
+    fallback = fallback_store(inner)
     idle = [f"host:{number}.example" for number in range(20)]
     for key in (A, *idle):
         fallback.update(key, STEP)
@@ -641,9 +648,9 @@ def test_what_could_not_be_given_back_at_once_is_given_back_one_by_one(server: R
     fallback.update(A, STEP)
     fallback.close()
 
-    other = RedisStore(server.url, timeout=SLOW)
+    other = redis_store(server.url, timeout=SLOW)
     assert len(other.keys("host:")) == 1 + len(idle)
-    assert not fallback.sheltered
+    assert not fallback.inner.is_out
     other.close()
 
 
@@ -653,13 +660,13 @@ def test_one_record_that_is_damaged_is_replaced_by_what_is_remembered(
 ) -> None:
     """B8: and no other is touched"""
     path = tmp_path / "state.sqlite"
-    inner: SQLiteStore | RedisStore
+    inner: BlockingStore | BlockingStore
     if kind == "sqlite":
-        inner, other = SQLiteStore(path), None
+        inner, other = sqlite_store(path), None
     else:
         server: RedisServer = request.getfixturevalue("server")
-        inner, other = RedisStore(server.url, timeout=SLOW), RedisStore(server.url, timeout=SLOW + 1)
-    fallback = FallbackStore(inner)
+        inner, other = redis_store(server.url, timeout=SLOW), redis_store(server.url, timeout=SLOW + 1)
+    fallback = fallback_store(inner)
     for key in (A, B):
         for _ in range(4):
             fallback.update(key, charge(DAILY, 0.0, page=True))
@@ -683,19 +690,20 @@ def test_one_record_that_is_damaged_is_replaced_by_what_is_remembered(
 def test_a_file_that_is_made_anew_while_we_have_let_go_of_it_is_seen(tmp_path: Path) -> None:
     """B8: though it has the number of the old one"""
     path = tmp_path / "state.sqlite"
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
     store.update(A, STEP)
     for _ in range(5):
-        database = store._writer.database
+        assert isinstance(store.inner, AsyncSQLiteStore)
+        database = store.inner._writer.database
         database.pause()  # as for a fork
         path.unlink()
         other = Database(str(path), patience=1.0)
         other.transact(lambda draft: None)
         other.close()
         database.resume()
-        before = len(store.losses)
+        before = len(store.inner.losses)
         store.update(A, STEP)
-        assert len(store.losses) == before + 1
+        assert len(store.inner.losses) == before + 1
     store.close()
 
 
@@ -719,10 +727,7 @@ def test_a_loop_that_is_closed_in_the_middle_of_giving_back_holds_up_nobody(tmp_
     loop.close()
 
     threads.update(A, STEP)
-    deadline = time.monotonic() + 20
-    while len(threads.keys("host:")) < 1 + len(idle):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    block_until(lambda: len(threads.keys("host:")) >= 1 + len(idle))
     asyncio.run(asyncio.wait_for(tasks.close(), 20))
     threads.close()
 
@@ -730,19 +735,22 @@ def test_a_loop_that_is_closed_in_the_middle_of_giving_back_holds_up_nobody(tmp_
 def test_a_record_with_the_name_of_the_probe_is_nobodys(server: RedisServer) -> None:
     """B8: an outage does not remove what a part has named so"""
     clock = FakeClock()
-    inner = RedisStore(server.url, timeout=0.3)
-    fallback = FallbackStore(inner, monotonic=lambda: clock.now().at / SECOND)
+    inner = redis_store(server.url, timeout=0.3)
+    fallback = fallback_store(inner, monotonic=lambda: clock.now().at / SECOND)
     breaker = CircuitBreaker(3600, store=fallback, key="probe")
     breaker.trip()
     server.pause()
     fallback.update(A, STEP)
     server.resume()
     clock.advance(60)
-    deadline = time.monotonic() + 20
-    while fallback.sheltered or fallback.held:
-        assert time.monotonic() < deadline
-        fallback.update(A, STEP)
-        time.sleep(0.005)
+
+    def is_back() -> bool:
+        if fallback.inner.is_out or fallback.inner.held:
+            fallback.update(A, STEP)
+            return False
+        return True
+
+    block_until(is_back, every=0.005)
 
     assert breaker.is_open
     assert sorted(inner.keys()) == [A, "probe"]

@@ -16,7 +16,7 @@ from curtsy.core.message import SECOND
 from curtsy.core.rules import Rules
 from curtsy.stores import Step
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.stores.steps import count, keep, remove
 
 
@@ -95,7 +95,7 @@ print((used() - before) / len(keys))
 async def test_an_async_store_over_another_has_the_same_records() -> None:
     """L9"""
     store = MemoryStore()
-    tasks = AsyncMemoryStore(store)
+    tasks = store.inner
     store.update("a", count)
 
     assert await tasks.update("a", count) == 2

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from curtsy.core.errors import PolicyError
-from curtsy.stores import open_async_store, open_store
-from curtsy.stores.fallback import AsyncFallbackStore, FallbackStore
-from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
-from curtsy.stores.redis import AsyncRedisStore, RedisStore
-from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
+from curtsy.stores import BlockingStore, open_async_store, open_store
+from curtsy.stores.fallback import AsyncFallbackStore
+from curtsy.stores.memory import AsyncMemoryStore
+from curtsy.stores.redis import AsyncRedisStore
+from curtsy.stores.sqlite import AsyncSQLiteStore
 from curtsy.stores.url import check_place
 from tests.stores.steps import count
 from tests.support.snapshot import Snapshot
@@ -22,7 +22,7 @@ from tests.support.snapshot import Snapshot
 
 def test_memory_is_this_process_alone() -> None:
     """B7"""
-    assert isinstance(open_store("memory:"), MemoryStore)
+    assert isinstance(open_store("memory:").inner, AsyncMemoryStore)
     assert isinstance(open_async_store("memory:"), AsyncMemoryStore)
     assert open_store("memory:").identity != open_store("memory:").identity
 
@@ -34,8 +34,8 @@ def test_three_slashes_are_a_relative_file_and_four_an_absolute_one(
     monkeypatch.chdir(tmp_path)
     stores = [open_store("sqlite:///state.sqlite", fallback=False), open_store(f"sqlite:///{tmp_path}/state.sqlite")]
 
-    assert isinstance(stores[0], SQLiteStore)
-    assert isinstance(stores[1], FallbackStore)
+    assert isinstance(stores[0], BlockingStore)
+    assert isinstance(stores[1], BlockingStore)
     assert stores[0].update("a", count) == 1
     assert stores[1].update("a", count) == 2
     assert (tmp_path / "state.sqlite").exists()
@@ -61,7 +61,7 @@ async def test_redis_urls_open_redis_stores_without_connecting() -> None:
     for url in ("redis://127.0.0.1:1/0", "rediss://127.0.0.1:1", "unix:///nowhere.sock", "redis+cluster://127.0.0.1:1"):
         store, tasks = open_store(url, fallback=False), open_async_store(url, fallback=False)
 
-        assert isinstance(store, RedisStore)
+        assert isinstance(store, BlockingStore)
         assert isinstance(tasks, AsyncRedisStore)
         store.close()
         await tasks.close()
@@ -88,9 +88,9 @@ def test_the_environment_names_the_store_of_those_who_give_none(
     """C7"""
     monkeypatch.setenv("CURTSY_STORE", "memory:")
 
-    assert isinstance(open_store(), MemoryStore)
+    assert isinstance(open_store().inner, AsyncMemoryStore)
     store = open_store(f"sqlite:///{tmp_path}/state.sqlite", fallback=False)
-    assert isinstance(store, SQLiteStore)
+    assert isinstance(store, BlockingStore)
     store.close()
 
 
@@ -192,4 +192,4 @@ def test_the_scheme_of_a_url_may_be_in_capitals() -> None:
     store = open_store("REDIS://127.0.0.1:1/2", fallback=False)
 
     assert store.identity == open_store("redis://127.0.0.1:1/2", fallback=False).identity
-    assert isinstance(open_store("SQLite:///state.sqlite", fallback=False), SQLiteStore)
+    assert isinstance(open_store("SQLite:///state.sqlite", fallback=False), BlockingStore)

@@ -18,8 +18,9 @@ import pytest
 from curtsy.cache.keys import MIB, SETTLED, Checked
 from curtsy.cache.packed import LARGE, PackedCache
 from curtsy.cache.write_buffer import MOST, MOST_BYTES, Waiting, WriteBuffer
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.support.pages import ROOT, body_of, fill, is_body_of, page, url_of
+from tests.support.polling import block_until
 
 URL = "https://example.org/a"
 LONG = 3600.0
@@ -48,13 +49,6 @@ def opened(path: Path) -> Iterator[Open]:
 
 def writing_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "curtsy-cache"]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, "it has not come true"
-        time.sleep(0.002)
 
 
 def run(program: str, path: Path) -> subprocess.Popen[str]:
@@ -118,8 +112,8 @@ def test_what_waits_is_written_after_the_delay_though_nothing_else_happens(opene
 
     for number in range(3):
         ours.keep(*page(url_of(number), body_of(number)))
-        wait_for(lambda number=number: theirs.body(url_of(number)) == body_of(number))  # type: ignore[misc]
-        wait_for(lambda: not writing_threads())
+        block_until(lambda number=number: theirs.body(url_of(number)) == body_of(number))  # type: ignore[misc]
+        block_until(lambda: not writing_threads())
 
 
 def test_no_more_than_so_many_pages_and_bytes_wait(opened: Open) -> None:
@@ -290,7 +284,7 @@ def test_a_closed_cache_lets_nothing_wait(opened: Open) -> None:
 
     cache.close()
 
-    wait_for(lambda: not writing_threads())
+    block_until(lambda: not writing_threads())
     assert not cache.keep(*page(URL))
     assert not cache.refresh(page(URL)[0])
     assert cache.get(URL) is None
@@ -402,7 +396,7 @@ def test_a_page_in_memory_is_read_anew_when_others_write_after_a_quiet_time(
     for version in range(4):
         theirs.keep(*page(URL, body_of(1, version)))
         assert ours.body(URL) == body_of(1, version)
-        wait_for(lambda: time.time_ns() - journal.stat().st_mtime_ns > SETTLED)
+        block_until(lambda: time.time_ns() - journal.stat().st_mtime_ns > SETTLED)
 
         first, second = ours.get(URL), ours.get(URL)
 

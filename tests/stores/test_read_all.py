@@ -7,10 +7,10 @@ from pathlib import Path
 
 from curtsy.core.host import Host
 from curtsy.stores import read_all
-from curtsy.stores.sqlite import SQLiteStore
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.stores.places import Place
 from tests.stores.steps import count
+from tests.support.stores import sqlite_store
 
 
 def test_all_records_under_a_prefix_come_with_their_keys(place: Place, clock: FakeClock) -> None:
@@ -30,7 +30,7 @@ def test_all_records_under_a_prefix_come_with_their_keys(place: Place, clock: Fa
 def test_a_damaged_record_is_left_out_of_many(tmp_path: Path) -> None:
     """U16: whoever watches sees the others."""
     path = tmp_path / "state.sqlite"
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
     store.update_many([(f"host:{name}", count) for name in "abc"])
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE records SET data = x'00' WHERE key = ?", (b"host:b",))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from curtsy.cache.keys import OVERHEAD, Lately, Page, Recent
+from curtsy.cache.keys import OVERHEAD, LastUses, Page, Recent
 from tests.support.pages import page, url_of
 
 WEIGHT = 1000 + OVERHEAD
@@ -93,7 +93,7 @@ def test_nothing_is_remembered_without_memory() -> None:
 
 def test_the_last_use_is_known_of_the_pages_used_last() -> None:
     """N6"""
-    lately: Lately[str] = Lately(3)
+    lately: LastUses[str] = LastUses(3)
     keys = [f"{number:016x}{'0' * 48}" for number in range(9)]
     for at, key in enumerate(keys, 1):
         lately.note(key, at)

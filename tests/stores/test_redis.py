@@ -13,7 +13,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,18 +27,22 @@ from curtsy.core.decision import Go
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.host import Host, fresh
 from curtsy.core.message import SECOND, Now
-from curtsy.core.policy import DAY, UNLIMITED, Policy
+from curtsy.core.policy import UNLIMITED, Policy
+from curtsy.core.setting import DAY
 from curtsy.engine.gate_steps import charge
+from curtsy.stores import BlockingStore
 from curtsy.stores.cas import Attempt, CompareAndSwap, expiry
-from curtsy.stores.redis import AsyncRedisStore, RedisStore
+from curtsy.stores.redis import AsyncRedisStore
 from curtsy.stores.redis_server import Server
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.stores.places import OnServer
 from tests.stores.steps import Refusal, count, keep, own_words, refuse, remove, stamp
 from tests.stores.worker import Worker, run
 from tests.support.bounds import ends_within
-from tests.support.redis_server import RedisServer, redis_available
+from tests.support.polling import block_until
+from tests.support.redis_server import RedisServer, lives, redis_available
 from tests.support.snapshot import Snapshot
+from tests.support.stores import redis_store
 
 ROOT = Path(__file__).parents[2]
 SLOW = 10.0
@@ -50,8 +53,8 @@ FREE = UNLIMITED.replace(max_requests_per_day=100)
 
 
 @pytest.fixture
-def store(server: RedisServer) -> Iterator[RedisStore]:
-    opened = RedisStore(server.url, timeout=SLOW)
+def store(server: RedisServer) -> Iterator[BlockingStore]:
+    opened = redis_store(server.url, timeout=SLOW)
     yield opened
     opened.close()
 
@@ -69,7 +72,7 @@ def keep_apart(record: Host | None, now: Now) -> tuple[Host | None, bool]:
 # One round trip.
 
 
-def test_the_usual_update_is_one_round_trip_whether_it_writes_or_not(server: RedisServer, store: RedisStore) -> None:
+def test_the_usual_update_is_one_round_trip_whether_it_writes_or_not(server: RedisServer, store: BlockingStore) -> None:
     """Design, section 3"""
     store.update("host:a", count)
     server.command("CONFIG RESETSTAT")
@@ -86,7 +89,7 @@ def test_the_usual_update_is_one_round_trip_whether_it_writes_or_not(server: Red
 
 
 def test_a_key_that_was_never_seen_is_one_round_trip_if_nothing_is_there(
-    server: RedisServer, store: RedisStore
+    server: RedisServer, store: BlockingStore
 ) -> None:
     """Design, section 3"""
     store.now()
@@ -97,7 +100,7 @@ def test_a_key_that_was_never_seen_is_one_round_trip_if_nothing_is_there(
     assert server.calls()["evalsha"] == 1
 
 
-def test_many_updates_are_one_pipeline(server: RedisServer, store: RedisStore) -> None:
+def test_many_updates_are_one_pipeline(server: RedisServer, store: BlockingStore) -> None:
     """Design, section 3"""
     store.now()
     before = server.command("INFO", "stats")["total_reads_processed"]
@@ -134,10 +137,12 @@ async def test_updates_of_one_key_in_one_tick_go_one_after_the_other(server: Red
 # Guesses are checked.
 
 
-def test_an_answer_that_changes_nothing_is_given_on_the_present_record(server: RedisServer, store: RedisStore) -> None:
+def test_an_answer_that_changes_nothing_is_given_on_the_present_record(
+    server: RedisServer, store: BlockingStore
+) -> None:
     """B4: a refusal on what another process has changed since would be wrong."""
     store.update("host:a", count)
-    with_another = RedisStore(server.url, timeout=SLOW)
+    with_another = redis_store(server.url, timeout=SLOW)
     for _ in range(4):
         with_another.update("host:a", count)
 
@@ -147,7 +152,7 @@ def test_an_answer_that_changes_nothing_is_given_on_the_present_record(server: R
     with_another.close()
 
 
-def test_a_step_raises_only_over_the_present_record(server: RedisServer, store: RedisStore) -> None:
+def test_a_step_raises_only_over_the_present_record(server: RedisServer, store: BlockingStore) -> None:
     """B4"""
 
     def only_once(record: Host | None, now: Now) -> tuple[Host, None]:
@@ -156,7 +161,7 @@ def test_a_step_raises_only_over_the_present_record(server: RedisServer, store: 
         return Host(), None
 
     store.update("host:a", only_once)
-    with_another = RedisStore(server.url, timeout=SLOW)
+    with_another = redis_store(server.url, timeout=SLOW)
     with_another.forget("host:a")
 
     store.update("host:a", only_once)
@@ -167,11 +172,11 @@ def test_a_step_raises_only_over_the_present_record(server: RedisServer, store: 
 
 
 def test_a_key_that_was_removed_and_made_again_is_not_taken_for_the_old_one(
-    server: RedisServer, store: RedisStore
+    server: RedisServer, store: BlockingStore
 ) -> None:
     """B4: not even by a clock that stands still."""
     clock = FakeClock()
-    one, other = (RedisStore(server.url, clock=clock, timeout=SLOW) for _ in range(2))
+    one, other = (redis_store(server.url, clock=clock, timeout=SLOW) for _ in range(2))
     one.update("host:a", count)
     other.forget("host:a")
     other.update_many([("host:a", count), ("host:a", count)])
@@ -181,7 +186,7 @@ def test_a_key_that_was_removed_and_made_again_is_not_taken_for_the_old_one(
     other.close()
 
 
-def test_no_update_is_lost_among_processes_that_race_for_one_key(server: RedisServer, store: RedisStore) -> None:
+def test_no_update_is_lost_among_processes_that_race_for_one_key(server: RedisServer, store: BlockingStore) -> None:
     """B4"""
     said = run([Worker("one", 150, OnServer(server.url, "curtsy:")) for _ in range(4)])
 
@@ -190,7 +195,7 @@ def test_no_update_is_lost_among_processes_that_race_for_one_key(server: RedisSe
     assert store.read("host:one").requests == 600
 
 
-def test_no_update_is_lost_among_threads_and_tasks_of_one_process(server: RedisServer, store: RedisStore) -> None:
+def test_no_update_is_lost_among_threads_and_tasks_of_one_process(server: RedisServer, store: BlockingStore) -> None:
     """L9"""
     other = AsyncRedisStore(server.url, timeout=SLOW)
 
@@ -211,7 +216,7 @@ def test_no_update_is_lost_among_threads_and_tasks_of_one_process(server: RedisS
 def test_a_write_whose_reply_was_lost_is_not_made_twice(server: RedisServer) -> None:
     """B4: the connection breaks between the server's write and its reply."""
     with Cutting(server.port) as way:
-        store = RedisStore(f"redis://127.0.0.1:{way.port}/0", timeout=SLOW)
+        store = redis_store(f"redis://127.0.0.1:{way.port}/0", timeout=SLOW)
         store.update("host:a", count)
         way.cut_after_next_request()
 
@@ -270,7 +275,7 @@ class Cutting:
 # Time.
 
 
-def test_now_is_the_servers_time_and_never_ahead_of_it(server: RedisServer, store: RedisStore) -> None:
+def test_now_is_the_servers_time_and_never_ahead_of_it(server: RedisServer, store: BlockingStore) -> None:
     """Design, section 3: a step runs on a lower bound of the server's time."""
     for _ in range(20):
         before = _server_time(server)
@@ -283,7 +288,7 @@ def test_now_is_the_servers_time_and_never_ahead_of_it(server: RedisServer, stor
 
 
 def test_a_step_that_was_held_up_on_its_way_runs_again_at_a_fresher_time(
-    server: RedisServer, store: RedisStore
+    server: RedisServer, store: BlockingStore
 ) -> None:
     """P1: else the moment that is written down would lie before the real one, and the next gap would be short."""
     store.update("host:a", stamp)
@@ -292,7 +297,7 @@ def test_a_step_that_was_held_up_on_its_way_runs_again_at_a_fresher_time(
     def be_held_up(record: Host | None, now: Now) -> tuple[Host, None]:
         presents.append(now.at)
         if len(presents) == 1:
-            time.sleep(0.1)
+            block_until(lambda: _server_time(server) >= now.at + SECOND // 10)
         return stamp(record, now)[0], None
 
     store.update("host:a", be_held_up)
@@ -304,7 +309,7 @@ def test_a_step_that_was_held_up_on_its_way_runs_again_at_a_fresher_time(
 def test_a_clock_set_back_neither_stops_nor_turns_the_time_of_a_key(server: RedisServer) -> None:
     """Store contract; B6"""
     clock = FakeClock()
-    store, other = (RedisStore(server.url, clock=clock, timeout=SLOW) for _ in range(2))
+    store, other = (redis_store(server.url, clock=clock, timeout=SLOW) for _ in range(2))
     first = store.update("host:a", stamp)
     clock.advance(10)
     looked: Now = store.update("host:a", lambda record, now: (record, now))
@@ -326,7 +331,7 @@ def test_a_clock_set_back_neither_stops_nor_turns_the_time_of_a_key(server: Redi
 def test_time_of_a_missing_key_does_not_run_backwards_either(server: RedisServer) -> None:
     """Store contract"""
     clock = FakeClock()
-    store = RedisStore(server.url, clock=clock, timeout=SLOW)
+    store = redis_store(server.url, clock=clock, timeout=SLOW)
     first: Now = store.update("host:a", lambda record, now: (record, now))
     clock.set_back(3600)
 
@@ -358,7 +363,7 @@ def test_no_history_of_the_servers_clock_opens_a_second_budget(
 ) -> None:
     """C19, by one process or by a new one each time"""
     clock, policy = FakeClock(), UNLIMITED.replace(max_requests_per_day=5)
-    store, sent, off = RedisStore(server.url, clock=clock, timeout=SLOW), 0, 0.0
+    store, sent, off = redis_store(server.url, clock=clock, timeout=SLOW), 0, 0.0
 
     def request(record: Any, now: Now) -> tuple[Any, Any]:
         return admit(record, now, policy)
@@ -368,7 +373,7 @@ def test_no_history_of_the_servers_clock_opens_a_second_budget(
         off = day
         if is_restarted:
             store.close()
-            store = RedisStore(server.url, clock=clock, timeout=SLOW)
+            store = redis_store(server.url, clock=clock, timeout=SLOW)
         for _ in range(3):
             clock.advance(1)
             sent += isinstance(store.update("host:a", request), Go)
@@ -386,10 +391,9 @@ real_time, real_time_ns = time.time, time.time_ns
 # What a wrong clock does: everything that asks this machine for the time of day hears it.
 time.time = lambda: real_time() + offset
 time.time_ns = lambda: real_time_ns() + int(offset * 1e9)
-from curtsy.stores.redis import RedisStore
-from tests.stores.test_redis import keep_apart, stamp
+from tests.stores.test_redis import keep_apart, redis_store, stamp
 
-store = RedisStore(url, timeout=10.0)
+store = redis_store(url, timeout=10.0)
 gone = []
 while len(gone) < 2 and store.now().at < until:
     def step(record, now):
@@ -434,7 +438,7 @@ def _server_time(server: RedisServer) -> int:
 
 def test_a_server_that_hangs_is_an_error_within_the_timeout(server: RedisServer, snapshot: Snapshot) -> None:
     """F55"""
-    store = RedisStore(server.url, timeout=1.5)
+    store = redis_store(server.url, timeout=1.5)
     store.update("host:a", count)
     server.pause()
 
@@ -467,7 +471,7 @@ async def test_a_server_that_hangs_is_an_error_for_all_tasks_within_the_timeout(
 
 def test_a_write_that_was_given_up_is_not_made_later(server: RedisServer) -> None:
     """F55: the server finds it among its input when it wakes up, and refuses it for its age."""
-    store = RedisStore(server.url, timeout=1.5)
+    store = redis_store(server.url, timeout=1.5)
     store.update("host:a", count)
     server.command("CONFIG RESETSTAT")
     server.pause()
@@ -485,7 +489,7 @@ def test_a_write_that_was_given_up_is_not_made_later(server: RedisServer) -> Non
 
 def test_a_server_that_is_gone_is_an_error_and_the_next_call_finds_it_again(server: RedisServer) -> None:
     """B8"""
-    store = RedisStore(server.url, timeout=5)
+    store = redis_store(server.url, timeout=5)
     store.update("host:a", count)
 
     server.stop()
@@ -508,7 +512,7 @@ async def test_a_restarted_server_is_found_again_by_tasks(server: RedisServer) -
     await store.close()
 
 
-def test_a_flush_in_the_middle_is_seen_once(server: RedisServer, store: RedisStore) -> None:
+def test_a_flush_in_the_middle_is_seen_once(server: RedisServer, store: BlockingStore) -> None:
     """Issue 2, point 5, B8: the store itself begins anew; who remembers what is the shelter's (see test_loss.py)"""
     keys = [f"host:{name}" for name in "abc"]
     store.update_many([(key, charge(Policy(), 0.0, page=True)) for key in keys])
@@ -518,17 +522,17 @@ def test_a_flush_in_the_middle_is_seen_once(server: RedisServer, store: RedisSto
     for _ in range(2):
         assert [decision for decision, _ in store.update_many([(key, charge(FREE, 0.0, page=True)) for key in keys])]
     assert [store.read(key).days[0].requests for key in keys] == [2, 2, 2]
-    assert len(store.losses) == 1
+    assert len(store.inner.losses) == 1
 
 
-def test_what_was_never_there_or_forgotten_by_us_is_no_loss(store: RedisStore) -> None:
+def test_what_was_never_there_or_forgotten_by_us_is_no_loss(store: BlockingStore) -> None:
     """B8"""
     store.read("host:a")
     store.update("host:a", charge(FREE, 0.0, page=True))
     store.forget("host:a")
     store.update("host:a", charge(FREE, 0.0, page=True))
 
-    assert store.losses == []
+    assert store.inner.losses == []
 
 
 @pytest.mark.parametrize(("weeks", "is_missed"), [(0, True), (1, False)])
@@ -551,7 +555,7 @@ def test_what_has_run_out_is_not_missed(weeks: int, is_missed: bool) -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_a_script_that_the_server_has_lost_is_sent_again(server: RedisServer, store: RedisStore, many: bool) -> None:
+def test_a_script_that_the_server_has_lost_is_sent_again(server: RedisServer, store: BlockingStore, many: bool) -> None:
     """F59"""
     steps = [(f"host:{number}", count) for number in range(3 if many else 1)]
     store.update_many(steps)
@@ -587,7 +591,7 @@ async def test_a_cancelled_update_that_was_not_sent_is_not_made(server: RedisSer
 
 
 def test_a_damaged_value_counts_as_none_and_is_replaced(
-    server: RedisServer, store: RedisStore, caplog: pytest.LogCaptureFixture, snapshot: Snapshot
+    server: RedisServer, store: BlockingStore, caplog: pytest.LogCaptureFixture, snapshot: Snapshot
 ) -> None:
     """U16"""
     values = [b"?", b"x" * 24, b"\xff" * 60, struct.pack(">8sdd", b"12345678", 1.0, 0.0) + b"\xc1"]
@@ -605,7 +609,7 @@ def test_a_damaged_value_counts_as_none_and_is_replaced(
     assert [store.read(f"host:{number}").requests for number in range(len(values))] == [1] * len(values)
 
 
-def test_a_record_of_a_later_version_is_refused_alone(server: RedisServer, store: RedisStore) -> None:
+def test_a_record_of_a_later_version_is_refused_alone(server: RedisServer, store: BlockingStore) -> None:
     """Issue 2, point 5: and left as it is."""
     value = struct.pack(">8sdd", b"12345678", 1.0, 0.0) + msgspec.msgpack.encode(["host", 99, "new"])
     server.command("SET", "curtsy:{host:a}", value)
@@ -619,7 +623,7 @@ def test_a_record_of_a_later_version_is_refused_alone(server: RedisServer, store
     assert server.command("GET", "curtsy:{host:a}") == value
 
 
-def test_a_key_of_another_program_is_an_error_for_that_key_alone(server: RedisServer, store: RedisStore) -> None:
+def test_a_key_of_another_program_is_an_error_for_that_key_alone(server: RedisServer, store: BlockingStore) -> None:
     """Issue 2, point 5"""
     server.command("LPUSH", "curtsy:{host:a}", "not", "ours")
 
@@ -652,7 +656,7 @@ NASTY = [
 ]
 
 
-def test_any_text_is_a_key_and_no_two_share_a_record(store: RedisStore) -> None:
+def test_any_text_is_a_key_and_no_two_share_a_record(store: BlockingStore) -> None:
     """Store contract"""
     for key in NASTY:
         assert store.update(key, count) == 1
@@ -665,7 +669,7 @@ def test_any_text_is_a_key_and_no_two_share_a_record(store: RedisStore) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(st.characters(), max_size=8), unique=True, max_size=8), st.text(st.characters(), max_size=2))
 def test_keys_are_found_by_their_beginning_whatever_they_are(
-    server: RedisServer, store: RedisStore, keys: list[str], prefix: str
+    server: RedisServer, store: BlockingStore, keys: list[str], prefix: str
 ) -> None:
     """Store contract"""
     server.flush()
@@ -674,9 +678,9 @@ def test_keys_are_found_by_their_beginning_whatever_they_are(
     assert store.keys(prefix) == sorted(key for key in keys if key.startswith(prefix))
 
 
-def test_stores_with_different_prefixes_do_not_meet(server: RedisServer, store: RedisStore) -> None:
+def test_stores_with_different_prefixes_do_not_meet(server: RedisServer, store: BlockingStore) -> None:
     """Issue 2, point 5"""
-    other = RedisStore(server.url, prefix="other:", timeout=SLOW)
+    other = redis_store(server.url, prefix="other:", timeout=SLOW)
     store.update("host:a", count)
 
     assert other.keys() == []
@@ -685,7 +689,7 @@ def test_stores_with_different_prefixes_do_not_meet(server: RedisServer, store: 
     other.close()
 
 
-def test_a_record_expires_when_it_says_nothing_any_more(server: RedisServer, store: RedisStore) -> None:
+def test_a_record_expires_when_it_says_nothing_any_more(server: RedisServer, store: BlockingStore) -> None:
     """Design, section 3"""
 
     def write(record: Host | None, now: Now) -> tuple[Host, int | None]:
@@ -710,7 +714,7 @@ def test_an_expiry_is_never_nothing(lasts: int | None, px: str) -> None:
     assert expiry(lasts) == px
 
 
-def test_an_update_that_changes_nothing_leaves_the_expiry(server: RedisServer, store: RedisStore) -> None:
+def test_an_update_that_changes_nothing_leaves_the_expiry(server: RedisServer, store: BlockingStore) -> None:
     """Design, section 3"""
     store.update("host:a", stamp)
     server.command("PEXPIRE", "curtsy:{host:a}", 50_000)
@@ -720,7 +724,7 @@ def test_an_update_that_changes_nothing_leaves_the_expiry(server: RedisServer, s
     assert 0 < server.command("PTTL", "curtsy:{host:a}") <= 50_000
 
 
-def test_a_removed_record_leaves_nothing_behind(server: RedisServer, store: RedisStore) -> None:
+def test_a_removed_record_leaves_nothing_behind(server: RedisServer, store: BlockingStore) -> None:
     """Store contract"""
     store.update("host:a", count)
     store.update("host:a", remove)
@@ -733,9 +737,9 @@ def test_a_removed_record_leaves_nothing_behind(server: RedisServer, store: Redi
 
 _FORKED = """
 import os, sys
-from curtsy.stores.redis import RedisStore
+from tests.support.stores import redis_store
 from tests.stores.steps import count
-store = RedisStore(sys.argv[1], timeout=10.0)
+store = redis_store(sys.argv[1], timeout=10.0)
 store.update("host:a", count)
 child = os.fork()
 for _ in range(50):
@@ -773,7 +777,7 @@ def test_one_async_store_serves_several_event_loops(server: RedisServer) -> None
     for each in threads:
         each.join()
 
-    with_another = RedisStore(server.url, timeout=SLOW)
+    with_another = redis_store(server.url, timeout=SLOW)
     assert with_another.read("host:a").requests == 60
     with_another.close()
 
@@ -787,10 +791,10 @@ def test_a_server_that_may_forget_is_refused(policy: str, snapshot: Snapshot) ->
     if reason := redis_available():
         pytest.skip(reason)
     with RedisServer("--maxmemory", "50mb", "--maxmemory-policy", policy) as server:
-        store = RedisStore(server.url, timeout=SLOW)
+        store = redis_store(server.url, timeout=SLOW)
 
         with pytest.raises(PolicyError, match=f"maxmemory-policy {policy}.*noeviction") as caught:
-            store.check()
+            store.now()
 
     snapshot(str(caught.value))
 
@@ -815,9 +819,9 @@ def test_a_server_that_forgets_nothing_is_taken(options: tuple[str, ...]) -> Non
     if reason := redis_available():
         pytest.skip(reason)
     with RedisServer(*options) as server:
-        store = RedisStore(server.url, timeout=SLOW)
+        store = redis_store(server.url, timeout=SLOW)
 
-        store.check()
+        store.now()
 
         assert store.update("host:a", count) == 1
         store.close()
@@ -828,7 +832,7 @@ def test_a_server_that_is_full_is_an_error_that_says_so(snapshot: Snapshot) -> N
     if reason := redis_available():
         pytest.skip(reason)
     with RedisServer("--maxmemory", "1", "--maxmemory-policy", "noeviction") as server:
-        store = RedisStore(server.url, timeout=SLOW)
+        store = redis_store(server.url, timeout=SLOW)
 
         with pytest.raises(StoreError, match=re.escape(server.url)) as caught:
             store.update("host:a", count)
@@ -845,17 +849,17 @@ def test_a_server_older_than_7_is_refused(version: str, is_taken: bool, snapshot
     info = {"redis_version": version, "maxmemory": 0, "maxmemory_policy": "noeviction"}
 
     if is_taken:
-        server.filters(info)
+        server.check(info)
     else:
         with pytest.raises(PolicyError, match=r"6\.2\.14.*7\.0") as caught:
-            server.filters({"127.0.0.1:7000": info})
+            server.check({"127.0.0.1:7000": info})
         snapshot(str(caught.value))
 
 
 def test_a_server_that_does_not_show_its_settings_is_taken(server: RedisServer) -> None:
     """Issue 2, point 5: managed servers forbid INFO and CONFIG."""
     server.command("ACL SETUSER", "alice", "on", ">open-sesame", "~*", "+@all", "-info", "-config")
-    store = RedisStore(f"redis://alice:open-sesame@127.0.0.1:{server.port}/0", timeout=SLOW)
+    store = redis_store(f"redis://alice:open-sesame@127.0.0.1:{server.port}/0", timeout=SLOW)
 
     assert store.update("host:a", count) == 1
     store.close()
@@ -868,7 +872,7 @@ def test_a_user_that_may_use_only_our_keys_will_do_and_one_that_may_not_is_told(
     for name, keys in (("alice", "~curtsy:*"), ("bob", "~other:*")):
         server.command("ACL SETUSER", name, "on", ">open-sesame", keys, "+@all", "-@dangerous")
     alice, bob = (
-        RedisStore(f"redis://{name}:open-sesame@127.0.0.1:{server.port}/0", timeout=SLOW) for name in ("alice", "bob")
+        redis_store(f"redis://{name}:open-sesame@127.0.0.1:{server.port}/0", timeout=SLOW) for name in ("alice", "bob")
     )
 
     assert alice.update("host:a", count) == 1
@@ -884,7 +888,7 @@ async def test_a_wrong_password_is_an_error_that_does_not_show_it(server: RedisS
     """F62"""
     server.command("CONFIG SET", "requirepass", "open-sesame")
     url = f"redis://:wrong-sesame@127.0.0.1:{server.port}/0"
-    store, async_store = RedisStore(url, timeout=SLOW), AsyncRedisStore(url, timeout=SLOW)
+    store, async_store = redis_store(url, timeout=SLOW), AsyncRedisStore(url, timeout=SLOW)
 
     with pytest.raises(StoreError) as blocking:
         store.update("host:a", count)
@@ -902,7 +906,7 @@ async def test_a_wrong_password_is_an_error_that_does_not_show_it(server: RedisS
 
 async def test_a_closed_store_says_so(server: RedisServer, snapshot: Snapshot) -> None:
     """Conventions: errors say what, why and what to do."""
-    store, async_store = RedisStore(server.url), AsyncRedisStore(server.url)
+    store, async_store = redis_store(server.url), AsyncRedisStore(server.url)
     store.close()
     store.close()
     await async_store.close()
@@ -914,7 +918,7 @@ async def test_a_closed_store_says_so(server: RedisServer, snapshot: Snapshot) -
         await async_store.update("host:a", count)
 
 
-def test_a_step_that_raises_changes_nothing_and_the_others_are_done(store: RedisStore) -> None:
+def test_a_step_that_raises_changes_nothing_and_the_others_are_done(store: BlockingStore) -> None:
     """Store contract"""
     with pytest.raises(Refusal):
         store.update_many([("host:a", count), ("host:a", refuse), ("host:a", count), ("host:b", count)])
@@ -948,15 +952,4 @@ def test_a_server_goes_with_the_process_that_started_it() -> None:
     process.kill()
     process.communicate()
 
-    deadline = time.monotonic() + 10
-    while _lives(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    block_until(lambda: not lives(pid))

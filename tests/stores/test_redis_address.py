@@ -9,11 +9,12 @@ import pytest
 import trustme
 
 from curtsy.core.errors import PolicyError, StoreError
-from curtsy.stores.redis import AsyncRedisStore, RedisStore
-from curtsy.stores.redis_url import parse_address
+from curtsy.stores.redis import AsyncRedisStore
+from curtsy.stores.redis_server import parse_address
 from tests.stores.steps import count, own_words
 from tests.support.redis_server import RedisServer, redis_available
 from tests.support.snapshot import Snapshot
+from tests.support.stores import redis_store
 
 SLOW = 10.0
 
@@ -84,7 +85,7 @@ def test_options_of_a_url_reach_the_library() -> None:
 def test_a_wrong_url_is_an_error_that_shows_the_right_form(url: str, says: str, snapshot: Snapshot) -> None:
     """Conventions: errors say what, why and what to do."""
     with pytest.raises(PolicyError, match=re.escape(says)) as caught:
-        RedisStore(url)
+        redis_store(url)
 
     snapshot(own_words(caught.value))
 
@@ -109,20 +110,20 @@ def test_a_wrong_url_is_an_error_that_shows_the_right_form(url: str, says: str, 
 def test_a_password_is_never_shown(url: str) -> None:
     """F62"""
     with pytest.raises((PolicyError, StoreError)) as raised:
-        RedisStore(url, timeout=SLOW).update("host:a", count)
+        redis_store(url, timeout=SLOW).update("host:a", count)
 
     error: BaseException | None = raised.value
     while error is not None:
         assert "open-sesame" not in repr(error)
         error = error.__cause__
     if isinstance(raised.value, StoreError):
-        assert "open-sesame" not in RedisStore(url).identity + repr(parse_address(url))
+        assert "open-sesame" not in redis_store(url).identity + repr(parse_address(url))
 
 
 def test_a_url_that_does_not_answer_is_an_error_that_says_what_to_do(snapshot: Snapshot) -> None:
     """Issue 2, bad input"""
     with pytest.raises(StoreError, match=r"redis://127\.0\.0\.1:1/0") as caught:
-        RedisStore("redis://127.0.0.1:1/0").check()
+        redis_store("redis://127.0.0.1:1/0").now()
 
     snapshot(own_words(caught.value))
 
@@ -132,7 +133,7 @@ async def test_a_url_that_does_not_answer_is_an_error_for_tasks_too() -> None:
     store = AsyncRedisStore("redis+cluster://127.0.0.1:1")
 
     with pytest.raises(StoreError, match=r"redis\+cluster://127\.0\.0\.1:1 "):
-        await store.check()
+        await store.now()
     await store.close()
 
 
@@ -142,7 +143,7 @@ async def test_a_url_that_does_not_answer_is_an_error_for_tasks_too() -> None:
 def test_wrong_arguments_are_errors(prefix: str, timeout: float, says: str, snapshot: Snapshot) -> None:
     """Conventions: errors say what, why and what to do."""
     with pytest.raises(PolicyError, match=f"^{says}") as caught:
-        RedisStore("redis://127.0.0.1", prefix=prefix, timeout=timeout)
+        redis_store("redis://127.0.0.1", prefix=prefix, timeout=timeout)
 
     snapshot(str(caught.value))
 
@@ -158,9 +159,9 @@ def test_wrong_arguments_are_errors(prefix: str, timeout: float, says: str, snap
 )
 def test_stores_of_the_same_records_have_one_identity(urls: tuple[str, ...]) -> None:
     """Store contract: however their address is written, and whoever logs in."""
-    identities = {store.identity for url in urls for store in (RedisStore(url), AsyncRedisStore(url))}
+    identities = {store.identity for url in urls for store in (redis_store(url), AsyncRedisStore(url))}
     others = {
-        RedisStore(url).identity
+        redis_store(url).identity
         for url in ("redis://127.0.0.1/1", "redis+cluster://a:1", "redis+sentinel://a:1/other", "unix:///run/x.sock")
     }
 
@@ -172,7 +173,7 @@ def test_stores_of_the_same_records_have_one_identity(urls: tuple[str, ...]) -> 
 async def test_a_server_is_reached_by_its_socket(server: RedisServer) -> None:
     """Issue 2, point 5"""
     url = f"unix://{server.directory}/redis.sock?db=2"
-    store, async_store = RedisStore(url, timeout=SLOW), AsyncRedisStore(url, timeout=SLOW)
+    store, async_store = redis_store(url, timeout=SLOW), AsyncRedisStore(url, timeout=SLOW)
 
     assert store.update("host:a", count) == 1
     assert await async_store.update("host:a", count) == 2
@@ -204,13 +205,13 @@ async def test_a_server_is_reached_by_tls_and_only_if_its_certificate_is_good(tm
             pytest.skip(f"this redis-server was built without TLS: {error}")
         port = _any_port(server)
         url = f"rediss://127.0.0.1:{port}/0"
-        store = RedisStore(f"{url}?ssl_ca_certs={files[0]}", timeout=SLOW)
+        store = redis_store(f"{url}?ssl_ca_certs={files[0]}", timeout=SLOW)
         async_store = AsyncRedisStore(f"{url}?ssl_ca_certs={files[0]}", timeout=SLOW)
 
         assert store.update("host:a", count) == 1
         assert await async_store.update("host:a", count) == 2
         with pytest.raises(StoreError, match="certificate"):
-            RedisStore(url, timeout=SLOW).update("host:a", count)
+            redis_store(url, timeout=SLOW).update("host:a", count)
 
         store.close()
         await async_store.close()

@@ -10,12 +10,13 @@ import pytest
 from curtsy.core.errors import StoreError
 from curtsy.engine.gate_steps import charge
 from curtsy.stores import AsyncStore
-from curtsy.stores.fallback import AsyncFallbackStore, FallbackStore
-from curtsy.stores.redis import AsyncRedisStore, RedisStore
+from curtsy.stores.fallback import AsyncFallbackStore
+from curtsy.stores.redis import AsyncRedisStore
 from tests.stores.places import Awaited
 from tests.stores.steps import count, keep
 from tests.strategies import FREE
 from tests.support.redis_server import RedisCluster, RedisSentinel, RedisServer, redis_available
+from tests.support.stores import fallback_store, redis_store
 
 SLOW = 10.0
 KEYS = [f"host:{number}" for number in range(30)]
@@ -38,7 +39,7 @@ def _empty(request: pytest.FixtureRequest) -> None:
 
 def test_records_are_spread_over_a_cluster_and_found_again(cluster: RedisCluster) -> None:
     """Issue 2, point 5"""
-    store = RedisStore(cluster.url, timeout=SLOW)
+    store = redis_store(cluster.url, timeout=SLOW)
 
     assert store.update_many([(key, count) for key in KEYS]) == [1] * len(KEYS)
 
@@ -53,7 +54,7 @@ def test_records_are_spread_over_a_cluster_and_found_again(cluster: RedisCluster
 
 async def test_records_of_a_cluster_are_shared_with_tasks(cluster: RedisCluster) -> None:
     """Issue 2, point 5"""
-    blocking, store = RedisStore(cluster.url, timeout=SLOW), AsyncRedisStore(cluster.url, timeout=SLOW)
+    blocking, store = redis_store(cluster.url, timeout=SLOW), AsyncRedisStore(cluster.url, timeout=SLOW)
     blocking.update_many([(key, count) for key in KEYS])
 
     assert await store.update_many([(key, count) for key in KEYS]) == [2] * len(KEYS)
@@ -67,7 +68,7 @@ async def test_records_of_a_cluster_are_shared_with_tasks(cluster: RedisCluster)
 
 async def test_slots_that_move_between_updates_are_followed(cluster: RedisCluster) -> None:
     """F59: and the script is sent where it is missing."""
-    store, async_store = RedisStore(cluster.url, timeout=SLOW), AsyncRedisStore(cluster.url, timeout=SLOW)
+    store, async_store = redis_store(cluster.url, timeout=SLOW), AsyncRedisStore(cluster.url, timeout=SLOW)
     store.update(KEYS[0], count)
     await async_store.update(KEYS[0], count)
     slot = cluster.masters[0].command("CLUSTER KEYSLOT", f"curtsy:{{{KEYS[0]}}}")
@@ -93,7 +94,7 @@ async def test_one_server_that_is_flushed_gets_its_records_back(cluster: RedisCl
     """B8, F59"""
     step = charge(FREE.replace(max_requests_per_day=9), 0.0, page=True)
     blocking, tasks = (
-        FallbackStore(RedisStore(cluster.url, timeout=SLOW)),
+        fallback_store(redis_store(cluster.url, timeout=SLOW)),
         AsyncFallbackStore(AsyncRedisStore(cluster.url, timeout=SLOW)),
     )
     stores: tuple[AsyncStore, ...] = Awaited(blocking), tasks
@@ -139,7 +140,7 @@ async def test_a_primary_that_dies_is_replaced_and_found_by_its_sentinel() -> No
         RedisServer(*at_once, "--replicaof", "127.0.0.1", str(primary.port)) as replica,
         RedisSentinel(primary) as sentinel,
     ):
-        store, async_store = RedisStore(sentinel.url), AsyncRedisStore(sentinel.url)
+        store, async_store = redis_store(sentinel.url), AsyncRedisStore(sentinel.url)
         store.update("host:a", count)
         await async_store.update("host:a", count)
         deadline = time.monotonic() + 15

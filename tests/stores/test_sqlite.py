@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import re
@@ -22,12 +23,14 @@ from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.host import Host, fresh
 from curtsy.core.message import SECOND, Now
 from curtsy.core.record import Record
-from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
+from curtsy.stores.sqlite import AsyncSQLiteStore
 from curtsy.stores.sqlite_records import SCHEMA, Database
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.stores.steps import Refusal, count, keep, refuse, stamp
 from tests.stores.worker import ROOT
+from tests.support.polling import until
 from tests.support.snapshot import Snapshot
+from tests.support.stores import sqlite_store
 
 
 @pytest.fixture
@@ -42,7 +45,7 @@ def foreign(path: Path) -> sqlite3.Connection:
 
 def test_directory_and_file_are_made_and_are_the_users_own(tmp_path: Path) -> None:
     """B7: what we ask for is nobody else's business."""
-    store = SQLiteStore(tmp_path / "new" / "deep" / "state.sqlite")
+    store = sqlite_store(tmp_path / "new" / "deep" / "state.sqlite")
     store.update("a", count)
 
     deep = tmp_path / "new" / "deep"
@@ -58,7 +61,7 @@ def test_directory_and_file_are_made_and_are_the_users_own(tmp_path: Path) -> No
 
 def test_making_a_store_touches_nothing(path: Path) -> None:
     """B8: what cannot be opened shows at the first use, where it can be borne."""
-    SQLiteStore(path).close()
+    sqlite_store(path).close()
 
     assert list(path.parent.iterdir()) == []
 
@@ -68,7 +71,7 @@ async def test_all_stores_of_a_file_share_one_thread_and_one_identity(path: Path
     before = set(threading.enumerate())  # of other tests; they may end meanwhile
     link = path.parent / "link.sqlite"
     link.symlink_to(path)
-    stores = [SQLiteStore(path), SQLiteStore(str(link)), SQLiteStore(path.parent / "x" / ".." / path.name)]
+    stores = [sqlite_store(path), sqlite_store(str(link)), sqlite_store(path.parent / "x" / ".." / path.name)]
     tasks = AsyncSQLiteStore(path)
     for store in stores:
         store.update("a", count)
@@ -85,7 +88,7 @@ async def test_all_stores_of_a_file_share_one_thread_and_one_identity(path: Path
 
 def test_a_step_that_changes_nothing_writes_nothing(path: Path) -> None:
     """B4: a refusal changes nothing, on the disk neither."""
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
     store.update("a", count)
     watcher = foreign(path)
     before = watcher.execute("PRAGMA data_version").fetchone()
@@ -101,7 +104,7 @@ def test_a_step_that_changes_nothing_writes_nothing(path: Path) -> None:
 
 def test_of_steps_in_one_transaction_those_that_fail_leave_the_others_alone(path: Path) -> None:
     """B4: whether they raise, or make what is no record."""
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
 
     def spoil(record: Host | None, now: Now) -> tuple[Any, None]:
         return "no record", None
@@ -125,7 +128,7 @@ def test_of_steps_in_one_transaction_those_that_fail_leave_the_others_alone(path
 
 def test_what_was_answered_is_in_the_file_for_others_to_see(path: Path) -> None:
     """B7: at once, not at close()."""
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
     for number in range(1, 4):
         store.update("a", count)
         other = foreign(path)
@@ -137,7 +140,7 @@ def test_what_was_answered_is_in_the_file_for_others_to_see(path: Path) -> None:
 
 def test_closing_leaves_one_whole_file(path: Path) -> None:
     """B7: which can be copied."""
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
     store.update("a", count)
     store.close()
 
@@ -146,7 +149,7 @@ def test_closing_leaves_one_whole_file(path: Path) -> None:
 
 def test_closing_waits_for_those_who_wait_already(path: Path) -> None:
     """B7"""
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
     inside, go = threading.Event(), threading.Event()
 
     def slow(record: Host | None, now: Now) -> tuple[Host | None, int]:
@@ -157,7 +160,7 @@ def test_closing_waits_for_those_who_wait_already(path: Path) -> None:
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(store.update, "a", slow)
         assert inside.wait(10)
-        second = pool.submit(SQLiteStore(path).update, "a", count)
+        second = pool.submit(sqlite_store(path).update, "a", count)
         closing = pool.submit(store.close)
         go.set()
         assert (first.result(10), second.result(10), closing.result(10)) == (1, 1, None)
@@ -194,10 +197,8 @@ async def test_the_event_loop_runs_on_while_the_file_is_busy(path: Path) -> None
     holder.execute("BEGIN IMMEDIATE")
 
     waiting = asyncio.create_task(store.update("a", count))
-    turns = 0
-    while turns < 100:
-        await asyncio.sleep(0.001)
-        turns += 1
+    turns = itertools.count()
+    await until(lambda: next(turns) >= 100, every=0.001)
     assert not waiting.done()
     assert (await store.read("a")).requests == 1, "reading needs no lock"
     holder.execute("ROLLBACK")
@@ -223,10 +224,11 @@ def test_a_program_that_ends_without_closing_ends_at_once_and_loses_nothing(path
     """B7, U17"""
     script = f"""
 import asyncio, sys, threading
-from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
+from curtsy.stores.sqlite import AsyncSQLiteStore
+from tests.support.stores import sqlite_store
 from tests.stores.steps import count
 
-store, tasks = SQLiteStore({str(path)!r}), AsyncSQLiteStore({str(path)!r})
+store, tasks = sqlite_store({str(path)!r}), AsyncSQLiteStore({str(path)!r})
 
 def submit():
     store.update("a", count)
@@ -238,7 +240,7 @@ def submit():
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=10)
 
     assert (done.returncode, done.stderr) == (0, "")
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
     assert store.update("a", count) == 2
     store.close()
 
@@ -246,12 +248,12 @@ def submit():
 def test_after_a_reboot_steps_see_the_new_run_of_the_clock_and_the_old_record(path: Path) -> None:
     """B7: pace is by a clock that starts anew; the record says which run it means."""
     clock = FakeClock(at=5_000.0)
-    store = SQLiteStore(path, clock=clock)
+    store = sqlite_store(path, clock=clock)
     before = store.update("a", stamp)
     store.close()
 
     clock.reboot(down=60.0)
-    store = SQLiteStore(path, clock=clock)
+    store = sqlite_store(path, clock=clock)
     seen, after = store.update("a", lambda record, now: (record, (record, now)))
 
     assert (seen.sent_at, seen.boot) == (before.at, before.boot) == (5_000 * SECOND, 1)
@@ -263,12 +265,12 @@ def test_processes_share_the_machines_clock(path: Path) -> None:
     """B7: what one process wrote, another can reckon with."""
     script = """
 import sys
-from curtsy.stores.sqlite import SQLiteStore
+from tests.support.stores import sqlite_store
 from tests.stores.steps import stamp
-now = SQLiteStore(sys.argv[1]).update("a", stamp)
+now = sqlite_store(sys.argv[1]).update("a", stamp)
 print(now.at, now.boot)
 """
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
     before = store.update("a", stamp)
     done = subprocess.run([sys.executable, "-c", script, path], cwd=ROOT, capture_output=True, text=True, check=True)
     after = store.update("a", stamp)
@@ -282,13 +284,13 @@ print(now.at, now.boot)
 def test_records_that_say_nothing_any_more_are_swept_away(path: Path) -> None:
     """L10: a broad crawl does not grow the file for ever."""
     clock = FakeClock()
-    store = SQLiteStore(path, clock=clock)
+    store = sqlite_store(path, clock=clock)
     store.update_many([(f"host:{number}", lambda record, now: (fresh(now), None)) for number in range(50)])
     store.update("paused", lambda record, now: (Host(paused_until=-1), None))
     store.close()
 
     clock.advance(10 * 86_400)
-    store = SQLiteStore(path, clock=clock)
+    store = sqlite_store(path, clock=clock)
     store.update("host:new", count)
     store.update("host:new", count)
 
@@ -299,17 +301,17 @@ def test_records_that_say_nothing_any_more_are_swept_away(path: Path) -> None:
 def test_a_clock_that_is_set_ahead_makes_the_store_forget_nothing(path: Path) -> None:
     """B6, C19: what a sweep by the calendar would drop is spent still when the clock is put right"""
     clock = FakeClock()
-    store = SQLiteStore(path, clock=clock)
+    store = sqlite_store(path, clock=clock)
     store.update_many([(f"host:{number}", lambda record, now: (fresh(now), None)) for number in range(250)])
     store.close()
 
     clock.set_back(-400 * 86_400)
     for _ in range(3):  # each sweeps a part
-        store = SQLiteStore(path, clock=clock)
+        store = sqlite_store(path, clock=clock)
         store.update("host:new", count)
         store.close()
     clock.set_back(400 * 86_400)
-    store = SQLiteStore(path, clock=clock)
+    store = sqlite_store(path, clock=clock)
 
     assert len(store.keys()) == 251
     store.close()
@@ -319,7 +321,7 @@ def test_a_record_in_use_keeps_its_place_however_old_it_is(path: Path) -> None:
     """B6"""
     clock = FakeClock()
     for day in range(1, 12):
-        store = SQLiteStore(path, clock=clock)
+        store = sqlite_store(path, clock=clock)
         assert store.update("host:a", count) == day
         store.close()
         clock.advance(86_400)
@@ -329,7 +331,7 @@ def test_a_damaged_record_counts_as_absent_and_the_others_stand(
     path: Path, caplog: pytest.LogCaptureFixture, snapshot: Snapshot
 ) -> None:
     """U16: a flipped bit in a counter would look like any other number."""
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
     store.update_many([("a", count), ("b", count), ("c", count)])
     other = foreign(path)
     other.execute("UPDATE records SET data = replace(data, x'01', x'02') WHERE key = CAST('b' AS BLOB)")
@@ -348,7 +350,7 @@ def test_a_damaged_record_counts_as_absent_and_the_others_stand(
 
 def test_a_record_of_a_later_curtsy_is_refused_and_left_alone(path: Path) -> None:
     """U16"""
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
     store.update("a", lambda record, now: (Host(format=99), None))
 
     for use in (lambda: store.update("a", count), lambda: store.read("a")):
@@ -361,7 +363,7 @@ def test_a_record_of_a_later_curtsy_is_refused_and_left_alone(path: Path) -> Non
 
 def test_a_file_of_an_older_format_is_migrated(path: Path) -> None:
     """U16: nothing is forgotten by an upgrade."""
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
     store.update("a", count)
     store.close()
     later = Database(str(path), patience=1.0, schema=(*SCHEMA, "ALTER TABLE records ADD COLUMN note TEXT"))
@@ -382,7 +384,7 @@ def test_a_file_of_a_later_format_is_refused_and_left_alone(path: Path, snapshot
     later.transact(lambda draft: None)
     later.close()
     before = path.read_bytes()
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
 
     for use in (lambda: store.update("a", count), store.keys):
         with pytest.raises(PolicyError, match=r"format 4.* 3") as caught:
@@ -398,7 +400,7 @@ def test_a_database_of_another_program_is_refused_and_left_alone(path: Path, sna
     other.execute("CREATE TABLE letters (text)")
     other.close()
     before = path.read_bytes()
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
 
     with pytest.raises(PolicyError, match=re.escape(str(path))) as caught:
         store.update("a", count)
@@ -412,10 +414,10 @@ def test_a_fork_leaves_parent_and_child_a_working_store(path: Path) -> None:
     """F42: no connection, no lock and no waiting thread is carried over, and no update lost."""
     script = """
 import os, sys, threading
-from curtsy.stores.sqlite import SQLiteStore
+from tests.support.stores import sqlite_store
 from tests.stores.steps import count
 
-store = SQLiteStore(sys.argv[1])
+store = sqlite_store(sys.argv[1])
 done = 0
 
 def hammer():

@@ -18,11 +18,14 @@ import pytest
 
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.host import Host
-from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
+from curtsy.stores.sqlite import AsyncSQLiteStore
+from curtsy.system.threads import run_blocking
 from tests.stores.places import InFile
 from tests.stores.steps import count, keep, own_words
 from tests.stores.worker import Worker, run
+from tests.support.small_disk import small_disk
 from tests.support.snapshot import Snapshot
+from tests.support.stores import sqlite_store
 
 KEYS = [f"host:{number}.example.org" for number in range(300)]
 PAGE = 4096
@@ -34,7 +37,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def fill(path: Path) -> None:
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
     store.update_many([(key, count) for key in KEYS])
     store.close()
 
@@ -82,7 +85,7 @@ def test_a_damaged_file_is_put_aside_and_a_fresh_one_begun(
     fill(path)
     damage(path)
     ruin = path.read_bytes()
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
 
     with caplog.at_level(logging.WARNING, logger="curtsy"):
         store.update_many([(key, count) for key in KEYS])
@@ -115,7 +118,7 @@ def test_a_log_without_its_file_is_told_as_damage(
     """C20: SQLite would drop it without a word"""
     fill(path)
     leave_the_log(path)
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
 
     assert store.update("a", count) == 1
     [record] = caplog.records
@@ -134,7 +137,7 @@ def test_a_file_cut_anywhere_is_put_aside_and_told_once(
     if path.stat().st_size <= size:
         pytest.skip("the file has fewer pages")
     os.truncate(path, size)
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
 
     store.update_many([(key, count) for key in KEYS])
     assert store.keys() == sorted(KEYS)
@@ -164,13 +167,13 @@ def test_what_is_no_file_is_an_error_and_not_a_hang(
     if place is IN_PLACE["a link to nowhere"]:
         (path.parent / "none").write_text("not a folder")
     place(path)
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
 
     for use in (lambda: store.update("a", count), lambda: store.read("a"), store.keys):
         with pytest.raises(StoreError, match=re.escape(os.path.realpath(path))) as caught:
             use()
         snapshot(own_words(caught.value))
-    assert store.peek("a") is None
+    assert run_blocking(store.inner.peek("a")) is None
     store.close()
     assert os.listdir(path.parent) is not None
     assert not Path("/dev/zero-wal").exists()
@@ -181,7 +184,7 @@ def test_damage_that_only_a_reader_meets_is_mended_as_well(path: Path, look: str
     """U16"""
     fill(path)
     size = path.stat().st_size
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
     overwrite(path, PAGE, bytes(size - PAGE))
 
     found = store.keys() if look == "keys" else store.read(KEYS[7])
@@ -204,7 +207,7 @@ def test_no_damage_whatever_stops_us(path: Path, seed: int) -> None:
     """U16: in the file or in its log, while it is closed or while it is open."""
     dice = random.Random(seed)
     fill(path)
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
     if dice.random() < 0.5:
         store.update(KEYS[0], count)
     spoil(path, dice)
@@ -216,7 +219,7 @@ def test_no_damage_whatever_stops_us(path: Path, seed: int) -> None:
             assert store.update(key, count) >= 1
             assert isinstance(store.read(key), Host | None)
         store.close()
-        store = SQLiteStore(path)
+        store = sqlite_store(path)
     store.close()
 
 
@@ -232,7 +235,7 @@ def test_a_byte_that_changes_anywhere_in_the_header_stops_nobody(
         victim = folder / "state.sqlite"
         victim.write_bytes(whole[:at] + bytes([whole[at] ^ 0x81]) + whole[at + 1 :])
         caplog.clear()
-        store = SQLiteStore(victim)
+        store = sqlite_store(victim)
         number = int.from_bytes(victim.read_bytes()[60:64], "big", signed=True)
         if 60 <= at < 64 and number > 3:
             with pytest.raises(PolicyError, match=f"format {number}"):
@@ -252,7 +255,7 @@ def test_a_damaged_log_of_a_killed_process_stops_nobody(path: Path) -> None:
     worker.kill()
     spoil(Path(f"{path}-wal"), random.Random(3))
 
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
 
     assert all(store.update(key, count) >= 1 for key in KEYS)
     store.close()
@@ -275,7 +278,7 @@ def test_a_file_deleted_under_us_is_begun_anew_and_that_is_told_once(
     path: Path, beside: str, caplog: pytest.LogCaptureFixture, snapshot: Snapshot
 ) -> None:
     """U16, B8"""
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
     store.update("a", count)
     path.unlink()
     if beside == "deleted":
@@ -288,13 +291,13 @@ def test_a_file_deleted_under_us_is_begun_anew_and_that_is_told_once(
     assert is_sound(path)
     [told] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     snapshot(told)
-    assert len(store.losses) == 1
+    assert len(store.inner.losses) == 1
 
 
 def test_a_directory_deleted_under_us_is_made_again(tmp_path: Path) -> None:
     """U16"""
     path = tmp_path / "state" / "state.sqlite"
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
     store.update("a", count)
     shutil.rmtree(path.parent)
 
@@ -308,7 +311,7 @@ def test_a_file_replaced_under_us_is_noticed(path: Path) -> None:
     other = path.parent / "other.sqlite"
     for _ in range(4):
         fill(other)
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
     store.update(KEYS[0], count)
 
     os.replace(other, path)
@@ -321,7 +324,7 @@ def test_a_file_replaced_under_us_is_noticed(path: Path) -> None:
 
 def test_a_file_that_another_program_keeps_locked_is_an_error_and_not_a_hang(path: Path, snapshot: Snapshot) -> None:
     """B8"""
-    store = SQLiteStore(path, patience=0.3)
+    store = sqlite_store(path, patience=0.3)
     store.update("a", count)
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
@@ -343,7 +346,7 @@ async def test_a_process_that_stands_still_in_its_turn_is_an_error_and_not_a_han
     path: Path, snapshot: Snapshot
 ) -> None:
     """B8: stopped by a debugger, or by SIGSTOP. What was given up is not done later."""
-    store, tasks = SQLiteStore(path, patience=0.2), AsyncSQLiteStore(path)
+    store, tasks = sqlite_store(path, patience=0.2), AsyncSQLiteStore(path)
     store.update("a", count)
     with open(f"{path}.lock") as side_file:  # noqa: ASYNC230
         fcntl.flock(side_file, fcntl.LOCK_EX)
@@ -363,7 +366,7 @@ async def test_a_process_that_stands_still_in_its_turn_is_an_error_and_not_a_han
 def test_a_path_that_cannot_be_a_file_is_an_error_that_says_so(tmp_path: Path, what: str, snapshot: Snapshot) -> None:
     """B8"""
     (tmp_path / "file").touch()
-    store = SQLiteStore(tmp_path if what == "a directory" else tmp_path / "file" / "state.sqlite")
+    store = sqlite_store(tmp_path if what == "a directory" else tmp_path / "file" / "state.sqlite")
 
     for use in (lambda: store.update("a", count), lambda: store.read("a"), store.keys):
         with pytest.raises(StoreError, match=re.escape(str(tmp_path))) as caught:
@@ -375,19 +378,14 @@ def test_a_path_that_cannot_be_a_file_is_an_error_that_says_so(tmp_path: Path, w
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 16 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode != 0:
-        pytest.skip("a small disk cannot be mounted here: run the tests as root to see them all")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    with small_disk(tmp_path, 16) as place:
+        yield place
 
 
 def test_a_full_disk_is_an_error_and_room_on_it_the_end_of_that(disk: Path, snapshot: Snapshot) -> None:
     """F40: nothing that was acknowledged is lost."""
     path = disk / "state.sqlite"
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
     done = dict.fromkeys(KEYS, 0)
     store.update_many([(key, count) for key in KEYS])
     ballast = disk / "ballast"
@@ -417,7 +415,7 @@ def test_a_full_disk_at_the_start_is_an_error_and_room_on_it_the_end_of_that(dis
     """F40"""
     ballast = disk / "ballast"
     ballast.write_bytes(bytes(16 << 20))
-    store = SQLiteStore(disk / "state.sqlite")
+    store = sqlite_store(disk / "state.sqlite")
 
     with pytest.raises(StoreError, match=re.escape(str(disk))) as caught:
         store.update("a", count)
@@ -433,7 +431,7 @@ def test_a_disk_that_may_only_be_read_is_an_error_that_says_so(disk: Path, snaps
     fill(path)
     remount = ["mount", "-o", "remount,{}", str(disk)]
     subprocess.run([word.format("ro") for word in remount], check=True)
-    store = SQLiteStore(path)
+    store = sqlite_store(path)
 
     with pytest.raises(StoreError, match=re.escape(str(path))) as caught:
         store.update(KEYS[0], count)

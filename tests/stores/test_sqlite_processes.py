@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from curtsy.stores.sqlite import SQLiteStore
 from tests.stores.places import InFile
 from tests.stores.worker import Worker, run
+from tests.support.stores import sqlite_store
 
 
 def test_processes_killed_at_any_moment_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_processes_killed_at_any_moment_lose_nothing_that_was_acknowledged(tmp_p
     numbers: dict[str, list[int]] = {}
     for key, number in (line.split() for line in said if line != "ready"):
         numbers.setdefault(key, []).append(int(number))
-    store = SQLiteStore(tmp_path / "state.sqlite")
+    store = sqlite_store(tmp_path / "state.sqlite")
     for key, acknowledged in numbers.items():
         assert len(set(acknowledged)) == len(acknowledged), "two processes had the same number"
         assert store.read(key).requests >= max(acknowledged)

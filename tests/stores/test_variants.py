@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from curtsy.cache.keys import MIB, Checked, PageCache
 from curtsy.core.cache import Entry
 from curtsy.core.variant import MOST_VARIANTS
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 from tests.support.pages import NOW, page
 from tests.support.variants import URL, asked, opened, variant
 from tests.support.warm import Process

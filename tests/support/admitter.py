@@ -13,6 +13,8 @@ import os
 import sys
 import time
 
+from tests.support.stores import redis_store, sqlite_store
+
 if _off := float(os.environ.get("ADMITTER_OFF", 0)):
     # Before curtsy is imported, and in this process alone: it must not make any difference.
     _time, _time_ns = time.time, time.time_ns
@@ -29,10 +31,11 @@ from curtsy.core.decision import Late, No
 from curtsy.core.errors import Reason
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, Policy
-from curtsy.engine.gate import AsyncGate, Gate, Request, Ticket
+from curtsy.engine.gate import Gate, Request, Ticket
 from curtsy.stores import AsyncStore, Store
-from curtsy.stores.redis import AsyncRedisStore, RedisStore
-from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
+from curtsy.stores.blocking import for_tasks
+from curtsy.stores.redis import AsyncRedisStore
+from curtsy.stores.sqlite import AsyncSQLiteStore
 
 DOMAINS = 20
 GLOBAL_QPS = 300.0
@@ -55,7 +58,7 @@ OUTCOMES = {
 def policies(zone: str) -> dict[str, Policy]:
     """What holds for each of the domains: every limit alone, and several together."""
     # So that a dead holder's place is free after 5 s.
-    free = UNLIMITED.replace(zone=ZoneInfo(zone), timeout=0.001, robots_timeout=0.001)
+    free = UNLIMITED.replace(timezone=ZoneInfo(zone), timeout=0.001, robots_timeout=0.001)
     kinds = (
         free.replace(qps=25.0),
         free.replace(qps=40.0, burst=3),
@@ -129,53 +132,42 @@ class Admitter:
         return self._dice.choice((0.0, 0.0, 0.002, 0.01, 0.03))
 
 
+async def ask(store: AsyncStore, gate: Gate, work: Admitter, over: Callable[[], bool]) -> None:
+    """Pass the gate again and again until it is over."""
+    while not over():
+        request = work.request()
+        answer = await gate.enter(request)
+        if isinstance(answer, Ticket):
+            work.left(answer)
+            await asyncio.sleep(work.takes())
+            await gate.settle(answer, work.done(answer, (await store.now()).at))
+        else:
+            work.refused(request, answer)
+            await asyncio.sleep(REST)
+
+
 async def with_tasks(place: str, work: Admitter, over: Callable[[], bool]) -> None:
     """Ask from fifteen tasks at once."""
     is_server = place.startswith("redis:")
     store: AsyncStore = (
         AsyncRedisStore(place, timeout=PATIENCE) if is_server else AsyncSQLiteStore(place, patience=PATIENCE)
     )
-    gate = AsyncGate(store)
+    gate = Gate(store)
     await store.now()
     print("ready", flush=True)
-
-    async def ask() -> None:
-        while not over():
-            request = work.request()
-            answer = await gate.enter(request)
-            if not isinstance(answer, Ticket):
-                work.refused(request, answer)
-                await asyncio.sleep(REST)
-                continue
-            work.left(answer)
-            await asyncio.sleep(work.takes())
-            await gate.leave(answer, work.done(answer, (await store.now()).at))
-
-    await asyncio.gather(*(ask() for _ in range(15)))
+    await asyncio.gather(*(ask(store, gate, work, over) for _ in range(15)))
     await store.close()
 
 
 def with_threads(place: str, work: Admitter, over: Callable[[], bool]) -> None:
-    """Ask from five threads at once."""
+    """Ask from five threads at once, each with an event loop of its own over one blocking store."""
     is_server = place.startswith("redis:")
-    store: Store = RedisStore(place, timeout=PATIENCE) if is_server else SQLiteStore(place, patience=PATIENCE)
-    gate = Gate(store)
+    store: Store = redis_store(place, timeout=PATIENCE) if is_server else sqlite_store(place, patience=PATIENCE)
+    tasks = for_tasks(store)
+    gate = Gate(tasks)
     store.now()
     print("ready", flush=True)
-
-    def ask() -> None:
-        while not over():
-            request = work.request()
-            answer = gate.enter(request)
-            if not isinstance(answer, Ticket):
-                work.refused(request, answer)
-                time.sleep(REST)
-                continue
-            work.left(answer)
-            time.sleep(work.takes())
-            gate.leave(answer, work.done(answer, store.now().at))
-
-    threads = [threading.Thread(target=ask) for _ in range(5)]
+    threads = [threading.Thread(target=lambda: asyncio.run(ask(tasks, gate, work, over))) for _ in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -2,7 +2,7 @@
 
 authority = Authority()
 Site(tls=authority.server("good"))                  # or "expired", "wrong host", "self-signed"
-AiohttpSender(verify=authority.client())            # trusts the authority, and nobody else
+HttpSender(verify=authority.client())            # trusts the authority, and nobody else
 authority.write(path)                               # its certificate as a PEM file
 """
 

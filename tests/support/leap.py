@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+from collections.abc import Callable
 
 from curtsy.core.message import SECOND
 from curtsy.engine.timers import TaskWaiter, Waiter
-from curtsy.system.clock import FakeClock
+from curtsy.testing import FakeClock
 
 IDLE = 12
 """Turns of the loop without news after which everybody is taken to be waiting. A step of the gate takes fewer."""
@@ -30,15 +31,9 @@ class LeapAlarm:
         return self.clock.now().at / SECOND
 
     def waiter(self) -> Waiter:
-        raise NotImplementedError("this alarm is for tasks")
-
-    def async_waiter(self) -> Waiter:
         return TaskWaiter()
 
-    def sleep(self, waiter: Waiter, seconds: float | None) -> None:
-        raise NotImplementedError("this alarm is for tasks")
-
-    async def async_sleep(self, waiter: Waiter, seconds: float | None) -> None:
+    async def sleep(self, waiter: Waiter, seconds: float | None, *, is_exact: bool = True) -> None:
         assert isinstance(waiter, TaskWaiter)
         self._news += 1
         self.asleep += 1
@@ -55,6 +50,9 @@ class LeapAlarm:
             waiter.due = None
             self._news += 1
             self.asleep -= 1
+
+    def stop_while(self, is_busy: Callable[[], bool]) -> None:
+        raise NotImplementedError("no client uses this alarm")
 
     def _look(self, news: int, turns: int) -> None:
         heap = self._heap

@@ -84,7 +84,9 @@ async def play(reply: Reply, visit: Visit, reader: asyncio.StreamReader, writer:
     if reply.wait and await gone(reader, reply.wait):
         return False
     if reply.raw is not None:
-        for piece in [reply.raw] if isinstance(reply.raw, bytes) else reply.raw():
+        for number, piece in enumerate([reply.raw] if isinstance(reply.raw, bytes) else reply.raw()):
+            if number and reply.drip and await gone(reader, reply.drip[1]):
+                return False
             await _send(piece, visit, writer)
     else:
         await _send_parts(reply, visit, reader, writer)

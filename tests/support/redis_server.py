@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +20,8 @@ import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+
+from tests.support.polling import block_until
 
 _KEEPER = 'redis-server "$@" >/dev/null 2>&1 & pid=$!; echo $pid; read -r _; kill -9 $pid; wait $pid 2>/dev/null'
 _LOOPBACK = "127.0.0.1"
@@ -64,7 +65,7 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """Where it is, as `RedisStore` takes it."""
+        """Where it is, as `BlockingStore` takes it."""
         return f"redis://{_LOOPBACK}:{self.port}/0"
 
     @property
@@ -137,16 +138,17 @@ class RedisServer:
         )
         assert self._keeper.stdout is not None
         self.pid = int(self._keeper.stdout.readline())
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline and _lives(self.pid):
-            try:
-                if self.command("PING") and self.command("INFO", "server")["process_id"] == self.pid:
-                    return True
-            except redis.RedisError:
-                pass  # not up yet, or still loading
-            time.sleep(0.005)
+        block_until(lambda: self._answers() or not lives(self.pid))
+        if lives(self.pid):
+            return True
         self.stop()
         return False
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.command("PING")) and self.command("INFO", "server")["process_id"] == self.pid
+        except redis.RedisError:
+            return False  # not up yet, or still loading
 
     def _log(self) -> str:
         try:
@@ -164,7 +166,7 @@ class RedisSentinel(RedisServer):
 
     @property
     def url(self) -> str:
-        """Where it is, as `RedisStore` takes it."""
+        """Where it is, as `BlockingStore` takes it."""
         return f"redis+sentinel://{_LOOPBACK}:{self.port}/main"
 
     def _arguments(self) -> list[str]:
@@ -207,7 +209,7 @@ class RedisCluster:
 
     @property
     def url(self) -> str:
-        """Where it is, as `RedisStore` takes it."""
+        """Where it is, as `BlockingStore` takes it."""
         return "redis+cluster://" + ",".join(f"{_LOOPBACK}:{node.port}" for node in self.masters)
 
     def stop(self) -> None:
@@ -223,11 +225,11 @@ class RedisCluster:
             node.command("CLUSTER", "ADDSLOTSRANGE", bounds[place], bounds[place + 1] - 1)
         for node in self.nodes[1:]:
             first.command("CLUSTER", "MEET", _LOOPBACK, node.port, node.bus)
-        _until(lambda: all(self._sees_all(node) for node in self.nodes), "the nodes to meet")
+        block_until(lambda: all(self._sees_all(node) for node in self.nodes))
         for place, replica in enumerate(self.replicas):
             replica.command("CLUSTER", "REPLICATE", self.masters[place % size].command("CLUSTER", "MYID").decode())
-        _until(lambda: all(_healthy(node) for node in self.nodes), "the cluster to be whole")
-        _until(lambda: all(_synced(node) for node in self.replicas), "the replicas to follow")
+        block_until(lambda: all(_healthy(node) for node in self.nodes))
+        block_until(lambda: all(_synced(node) for node in self.replicas))
 
     def _sees_all(self, node: RedisServer) -> bool:
         return len(node.command("CLUSTER NODES")) == len(self.nodes) and _healthy(node)
@@ -257,14 +259,6 @@ def _synced(node: RedisServer) -> bool:
     return bool(node.command("INFO", "replication")["master_link_status"] == "up")
 
 
-def _until(condition: Any, what: str, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"waited {seconds} s in vain for {what}")
-        time.sleep(0.02)
-
-
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind((_LOOPBACK, 0))
@@ -272,7 +266,8 @@ def _free_port() -> int:
         return port
 
 
-def _lives(pid: int) -> bool:
+def lives(pid: int) -> bool:
+    """Return whether a process with this number exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

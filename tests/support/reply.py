@@ -38,7 +38,7 @@ class Reply:
     """Seconds between head and body."""
 
     drip: tuple[int, float] | None = None
-    """How many bytes of body go at a time, and the seconds before each of these pieces."""
+    """How many bytes of body go at a time, and the seconds before each of these pieces, or between those of `raw`."""
 
     chunked: bool = False
     length: int | str | None = "true"

@@ -23,6 +23,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.polling import block_until
+
 PROGRAMS = {
     "apache": ("apache2", "httpd"),
     "nginx": ("nginx",),
@@ -183,10 +185,13 @@ def _configure(kind: str, program: str, folder: Path, root: Path, port: int, mor
 
 
 def _wait_for(process: subprocess.Popen[bytes], port: int, folder: Path) -> None:
-    until = time.monotonic() + 20
-    while time.monotonic() < until and process.poll() is None:
+    def answers() -> bool:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        time.sleep(0.02)
+            return True
+        return False
+
+    block_until(lambda: answers() or process.poll() is not None)
+    if process.poll() is None:
+        return
     told = [path.read_text() for path in (folder / "output.log", folder / "error.log") if path.exists()]
     pytest.fail(f"{process.args!r} did not start: {' '.join(told)[-2000:]}")

@@ -16,7 +16,7 @@ It is a small HTTP/1.1 server of our own, in a thread of its own: blocking clien
 what goes over the wire is entirely in the hands of the script.
 
 *Hosts.* Any `127.x.y.z` and `::1` are listened on when `url()` first names them; any other name is the site's too, if
-the client resolves it to 127.0.0.1 (`AiohttpSender(resolver=site.names)` does). Pages hold for every host unless
+the client resolves it to 127.0.0.1 (`HttpSender(resolver=site.names)` does). Pages hold for every host unless
 `host=` says which; a host's own page wins. What is not scripted is a 404, robots.txt included.
 
 *Paths.* `/a?x=1` matches that target only, `/a` any query, and a `*` at the end any rest. The most specific wins.
@@ -46,6 +46,7 @@ from typing import Any, Self, TypeVar
 
 from tests.support.listening import stopped
 from tests.support.play import NotHttp, Visit, play, read_request
+from tests.support.polling import until
 from tests.support.reply import (
     PIECE,
     Reply,
@@ -107,7 +108,7 @@ class Site:
     """A site that runs while its `with` block does."""
 
     names = AnyName()
-    """For `AiohttpSender(resolver=…)`: every name is this machine."""
+    """For `HttpSender(resolver=…)`: every name is this machine."""
 
     def __init__(
         self,
@@ -243,9 +244,7 @@ class Site:
 
     async def left(self, most: int = 0, within: float = 20.0) -> None:
         """Wait, in a test's own event loop, until no more than `most` connections are open, and both sides know."""
-        async with asyncio.timeout(within):
-            while self.open_connections > most:  # noqa: ASYNC110 -- what changes it is in another thread
-                await asyncio.sleep(0.002)
+        await until(lambda: self.open_connections <= most, within)
         for _ in range(3):
             await asyncio.sleep(0)
 

@@ -30,22 +30,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, AnyStr, Generic, Self, TypedDict
 
+from tests.support.polling import block_until
+
 ROOT = Path(__file__).parents[2]
 MOST = 1 << 20
 """Bytes of a request that are read at once."""
 
 EVERYTHING = (
-    "curtsy.cli.progress_bar",
-    "curtsy.cli.run",
+    "curtsy.cli.live",
     "curtsy.cli.dry_run",
     "curtsy.cli.report",
-    "curtsy.cli.trace_output",
+    "curtsy.cli.trace",
     "curtsy.client",
     "curtsy.crawling.outputs.jsonlines",
     "curtsy.crawling.outputs.warc",
     "curtsy.crawling.frontier.redis",
     "curtsy.limits",
-    "curtsy.settings.keys",
+    "curtsy.settings.model",
     "curtsy.settings.reading",
     "curtsy.cache.disk",
     "curtsy.cache.packed",
@@ -53,7 +54,6 @@ EVERYTHING = (
     "curtsy.stores.fallback",
     "curtsy.stores.sqlite",
     "curtsy.observe.why",
-    "curtsy.observe.crawls",
     "curtsy.observe.dashboard.app",
     "curtsy.observe.policy_view",
     "encodings.idna",
@@ -219,11 +219,7 @@ class _Warm:
         path = Path(self._folder.name) / "socket"
         command = [sys.executable, "-m", "tests.support.warm", str(path)]
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE)
-        until = time.monotonic() + 30
-        while not path.exists():
-            assert self._process.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        block_until(path.exists, self._process)
 
     def end(self) -> None:
         """Let it end, if it has begun."""

@@ -25,15 +25,14 @@ from typing import Any, NamedTuple, TypeVarTuple, Unpack
 import msgspec
 
 from curtsy.cache import entry_files
-from curtsy.cache.entry_files import BODY, META, TRIES
-from curtsy.cache.folders import Kept, folder_name, names_of, others, scan, stem_of
+from curtsy.cache.entry_files import BODY, META, TRIES, PageFiles, folder_name, names_of, others, scan, stem_of
 from curtsy.cache.keys import (
     GIB,
     HOUR,
     MIB,
     SETTLED,
     Checked,
-    Lately,
+    LastUses,
     Outage,
     Page,
     Recent,
@@ -116,9 +115,9 @@ class DiskCache:
         self._in = lru_cache(maxsize=64)(self._within)
         self._clock = clock or SystemClock()
         self._recent: Recent[tuple[str, tuple[int, ...]]] = Recent(memory)
-        self._lately: Lately[str] = Lately()
-        self._outage = Outage(self._clock, _log, self.root)
-        self._is_told = False
+        self._last_uses: LastUses[str] = LastUses()
+        self._outage = Outage(self._clock, _log)
+        self._has_warned = False
         """True once a warning about an unwritable path is logged. Later ones are logged at debug level."""
 
         # Bytes to write before the next scan. A short program may end before it writes so many. With a random
@@ -167,32 +166,32 @@ class DiskCache:
         entry = found and entry_of(Request(found[0]), Response(200, headers, body), self._clock.now().epoch / SECOND)
         return entry is not None and place.keep(entry, body)
 
-    def _find(self, asked: Request | Url | str) -> tuple[str, str, str] | None:
+    def _find(self, target: Request | Url | str) -> tuple[str, str, str] | None:
         """Return the URL, its key and the stem of its first variant; None if the URL is invalid."""
-        found = identify(asked)
+        found = identify(target)
         if found is None:
             return None
         known, key = found
         return known.text, key, self._folder_of(known.domain) + key[:16]
 
-    def get(self, asked: Request | Url | str) -> Page | None:
+    def get(self, target: Request | Url | str) -> Page | None:
         """Return the page that answers a request, with its body checked; for a URL, its first variant.
 
         None if the page is absent or damaged.
         """
-        place = self._find(asked)
+        place = self._find(target)
         if place is None:
             return None
         text, key, stem = place
         try:
-            found = self._held(key, asked) or self._read(text, key, stem, asked)
+            found = self._in_memory(key, target) or self._read(text, key, stem, target)
         except OSError as error:
-            _log.debug("A kept page cannot be read.", url=text, error=str(error))
+            _log.debug("A cached page cannot be read.", url=text, error=str(error))
             return None
         if found is None:
             return None
         epoch = self._clock.now().epoch
-        self._lately.note(os.path.basename(found.stem), epoch)
+        self._last_uses.note(os.path.basename(found.stem), epoch)
         now = epoch // SECOND
         if found.stat.st_atime + HOUR < now:
             try:
@@ -202,13 +201,13 @@ class DiskCache:
                 pass
         return found.page
 
-    def _held(self, key: str, asked: Request | Url | str) -> _Found | None:
+    def _in_memory(self, key: str, target: Request | Url | str) -> _Found | None:
         """Return the page from memory, if it answers the request and its file is unchanged."""
         known = self._recent.find(key)
-        if known is None or not is_wanted(known[1].entry, key, asked):
+        if known is None or not is_wanted(known[1].entry, key, target):
             return None
         stem, stamp = known[0]
-        if not isinstance(asked, Request) and len(os.path.basename(stem)) != 16:
+        if not isinstance(target, Request) and len(os.path.basename(stem)) != 16:
             return None
         try:
             stat = os.stat(stem + META)
@@ -216,16 +215,16 @@ class DiskCache:
             return None
         return _Found(known[1], stem, stat) if stamp == entry_files.stamp_of(stat) else None
 
-    def _read(self, text: str, key: str, stem: str, asked: Request | Url | str) -> _Found | None:
+    def _read(self, text: str, key: str, stem: str, target: Request | Url | str) -> _Found | None:
         """Read the first variant, or else the variant that the request selects."""
         first = self._read_at(stem, text, key)
-        if first is not None and is_wanted(first.page.entry, key, asked):
+        if first is not None and is_wanted(first.page.entry, key, target):
             return first
-        if not isinstance(asked, Request):
+        if not isinstance(target, Request):
             return None
-        for each in _selected(stem, None if first is None else first.page.entry, asked):
+        for each in _selected(stem, None if first is None else first.page.entry, target):
             other = self._read_at(each, text, key)
-            if other is not None and is_wanted(other.page.entry, key, asked):
+            if other is not None and is_wanted(other.page.entry, key, target):
                 return other
         return None
 
@@ -244,23 +243,25 @@ class DiskCache:
 
     def _checked(self, page: Page | None, text: str, key: str, stem: str) -> Page | None:
         if page is None:
-            _log.warning("A kept page is damaged and was dropped; it will be fetched anew.", url=text, path=stem + BODY)
+            _log.warning(
+                "A cached page is damaged and was deleted; it will be fetched again.", url=text, path=stem + BODY
+            )
             entry_files.remove(stem + META, stem + BODY)
             return None
         if page.entry.url_sha256 != key:
             return None  # another URL with the same first 16 digits
         return page.under(text)
 
-    def entry(self, asked: Request | Url | str) -> Entry | None:
+    def entry(self, target: Request | Url | str) -> Entry | None:
         """Return everything but the body of the page that answers a request. Does not read the body."""
-        place = self._find(asked)
+        place = self._find(target)
         if place is None:
             return None
         text, key, stem = place
         first = entry_files.entry_at(stem + META)
-        rest = _selected(stem, first, asked) if isinstance(asked, Request) else ()
+        rest = _selected(stem, first, target) if isinstance(target, Request) else ()
         for entry in (first, *(entry_files.entry_at(each + META) for each in rest)):
-            if entry is not None and is_wanted(entry, key, asked):
+            if entry is not None and is_wanted(entry, key, target):
                 return msgspec.structs.replace(entry, url=text)
         return None
 
@@ -273,14 +274,14 @@ class DiskCache:
         if place is None or place[1] != entry.url_sha256:
             return False
         written = without_secrets(entry)
-        stem, is_kept = self._stem_for(place[2], entry), False
+        stem, is_stored = self._stem_for(place[2], entry), False
         if written is not None and len(body) <= self.max_size // 2:
             meta = entry_files.encode(
                 msgspec.structs.replace(written, body_sha256=sha256_of(body), body_size=len(body))
             )
             size = len(meta) + len(body)
-            is_kept = len(meta) <= entry_files.MOST_META and self._write(size, self._put, stem, body, meta)
-        if not is_kept:
+            is_stored = len(meta) <= entry_files.MOST_META and self._write(size, self._put, stem, body, meta)
+        if not is_stored:
             self.drop(entry.url, entry.variant)
             return False
         if stem != place[2]:
@@ -310,7 +311,7 @@ class DiskCache:
             except OSError:
                 continue
             if stem != newest:
-                uses.append((max(used, self._lately.at(os.path.basename(stem)) / SECOND), stem))
+                uses.append((max(used, self._last_uses.at(os.path.basename(stem)) / SECOND), stem))
         for _, stem in sorted(uses)[: max(0, len(uses) + 2 - MOST_VARIANTS)]:
             entry_files.remove(stem + META, stem + BODY)
 
@@ -341,11 +342,13 @@ class DiskCache:
             is_done = work(*given)
         except OSError as error:
             if error.errno in _OF_ONE_PLACE and os.path.isdir(home := self._named or self.root) and may_write(home):
-                self._tell(error)
+                self._warn_of_place(error)
             else:
-                self._outage.begin(error)
+                self._outage.begin(
+                    f"The cache {self.root} cannot be written: {error}. Free some space, or use another folder."
+                )
             return False
-        self._outage.end()
+        self._outage.end(self.root)
         self._until_scan -= size
         return is_done
 
@@ -370,15 +373,15 @@ class DiskCache:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(made, 0o700)
 
-    def _tell(self, error: OSError) -> None:
+    def _warn_of_place(self, error: OSError) -> None:
         """Log that a page cannot be stored: a warning the first time, debug messages later."""
-        if self._is_told:
-            _log.debug("A page cannot be kept.", error=str(error))
+        if self._has_warned:
+            _log.debug("A page cannot be cached.", error=str(error))
             return
-        self._is_told = True
+        self._has_warned = True
         _log.warning(
-            f"A page cannot be kept in the cache {self.root}: {error}. It will be fetched anew each time; pages whose "
-            "files are elsewhere are kept. See whose that place is and what lies there, or remove it."
+            f"A page cannot be cached in {self.root}: {error}. It will be fetched again each time; pages whose "
+            "files are elsewhere are cached. Check the owner and the content of that path, or remove it."
         )
 
     def drop(self, url: Url | str, variant: str | None = None) -> None:
@@ -395,9 +398,9 @@ class DiskCache:
         for stem in stems:
             entry_files.remove(stem + META, stem + BODY)
 
-    def body(self, asked: Request | Url | str) -> bytes | None:
+    def body(self, target: Request | Url | str) -> bytes | None:
         """Return the checked body of the page that answers a request."""
-        page = self.get(asked)
+        page = self.get(target)
         return None if page is None else page.body
 
     def pages(self, url: Url | str) -> list[Page]:
@@ -406,38 +409,38 @@ class DiskCache:
         if found is None:
             return []
         pages: list[Page] = []
-        for kept in scan(self.root, self._lately):
-            stem = kept.paths[0].removesuffix(META)
-            if len(kept.paths) == 2 and os.path.basename(stem).startswith(found[1][:16]):
+        for files in scan(self.root, self._last_uses):
+            stem = files.paths[0].removesuffix(META)
+            if len(files.paths) == 2 and os.path.basename(stem).startswith(found[1][:16]):
                 with contextlib.suppress(OSError):
-                    page = entry_files.page_at(stem, entry_files.open_meta(kept.paths[0])[0])
+                    page = entry_files.page_at(stem, entry_files.open_meta(files.paths[0])[0])
                     if (page := self._checked(page, found[0].text, found[1], stem)) is not None:
                         pages.append(page)
         return newest_first(pages)
 
     def entries(self) -> Iterator[Entry]:
         """Yield all stored entries in no particular order. Secrets in URLs are masked."""
-        for kept in scan(self.root, self._lately):
-            if len(kept.paths) == 2 and (entry := entry_files.entry_at(kept.paths[0])) is not None:
+        for files in scan(self.root, self._last_uses):
+            if len(files.paths) == 2 and (entry := entry_files.entry_at(files.paths[0])) is not None:
                 yield entry
 
     def verify(self) -> Checked:
         """Check every page and drop damaged ones."""
         good = damaged = 0
-        for kept in scan(self.root, self._lately):
-            if len(kept.paths) != 2:
+        for files in scan(self.root, self._last_uses):
+            if len(files.paths) != 2:
                 continue
-            stem = kept.paths[0].removesuffix(META)
+            stem = files.paths[0].removesuffix(META)
             try:
-                page = entry_files.page_at(stem, entry_files.open_meta(kept.paths[0])[0])
+                page = entry_files.page_at(stem, entry_files.open_meta(files.paths[0])[0])
             except OSError:  # removed by another process
                 continue
             if page is not None and os.path.basename(stem) in names_of(page.entry):
                 good += 1
             else:
                 damaged += 1
-                _log.warning("A kept page is damaged and was dropped; it will be fetched anew.", path=stem + BODY)
-                entry_files.remove(*kept.paths)
+                _log.warning("A cached page is damaged and was deleted; it will be fetched again.", path=stem + BODY)
+                entry_files.remove(*files.paths)
         return Checked(good, damaged)
 
     def gc(self, max_size: int | None = None) -> int:
@@ -449,38 +452,38 @@ class DiskCache:
         limit = self.max_size if max_size is None else max_size
         return self._evict(limit, limit)
 
-    def clear(self, is_meant: Callable[[Entry], bool]) -> None:
-        """Drop the pages whose entries satisfy `is_meant`. Secrets in their URLs are masked."""
-        whole = [kept for kept in scan(self.root, self._lately) if len(kept.paths) == 2]
-        entries = [(kept, entry_files.entry_at(kept.paths[0])) for kept in whole]
-        self._remove([kept for kept, entry in entries if entry is not None and is_meant(entry)])
+    def clear(self, matches: Callable[[Entry], bool]) -> None:
+        """Drop the pages whose entries satisfy `matches`. Secrets in their URLs are masked."""
+        whole = [files for files in scan(self.root, self._last_uses) if len(files.paths) == 2]
+        entries = [(files, entry_files.entry_at(files.paths[0])) for files in whole]
+        self._remove([files for files, entry in entries if entry is not None and matches(entry)])
 
     def _evict(self, limit: int, target: int) -> int:
         """Evict pages down to `target` bytes if more than `limit` are used; return the freed bytes."""
         abandoned = self._clock.now().epoch // SECOND - HOUR
-        pages: list[Kept] = []
-        gone: list[Kept] = []
-        for kept in scan(self.root, self._lately):
-            if len(kept.paths) == 2:
-                pages.append(kept)
-            elif kept.used < abandoned:
-                gone.append(kept)
-        total = sum(kept.size for kept in pages)
+        pages: list[PageFiles] = []
+        gone: list[PageFiles] = []
+        for files in scan(self.root, self._last_uses):
+            if len(files.paths) == 2:
+                pages.append(files)
+            elif files.used < abandoned:
+                gone.append(files)
+        total = sum(files.size for files in pages)
         if total > limit:
-            for kept in sorted(pages):
+            for files in sorted(pages):
                 if total <= target:
                     break
-                gone.append(kept)
-                total -= kept.size
+                gone.append(files)
+                total -= files.size
         # A quarter of the free space, because other processes may be writing too.
         self._until_scan = max(self.max_size / 20, (self.max_size - total) / 4)
         self._remove(gone)
-        return sum(kept.size for kept in gone)
+        return sum(files.size for files in gone)
 
-    def _remove(self, gone: list[Kept]) -> None:
-        for kept in gone:
-            entry_files.remove(*kept.paths)
-        for folder in {os.path.dirname(kept.paths[0]) for kept in gone}:
+    def _remove(self, gone: list[PageFiles]) -> None:
+        for files in gone:
+            entry_files.remove(*files.paths)
+        for folder in {os.path.dirname(files.paths[0]) for files in gone}:
             try:
                 os.rmdir(folder)  # fails unless it is empty
             except OSError:
@@ -489,7 +492,7 @@ class DiskCache:
     @property
     def size(self) -> int:
         """Return the size of all stored files in bytes. Scans all files."""
-        return sum(kept.size for kept in scan(self.root, self._lately))
+        return sum(files.size for files in scan(self.root, self._last_uses))
 
     def close(self) -> None:
         """Do nothing: no file is held open."""

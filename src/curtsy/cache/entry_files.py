@@ -1,4 +1,4 @@
-"""Read, write and check the two files of a cached page.
+"""The two files of a cached page: their names, their content, and a scan of all of them.
 
 `<stem>.html` holds the body. `<stem>.meta.json` holds everything else, including the body's SHA-256. Several processes
 may write the same pair at once, so a pair that does not match is a miss.
@@ -7,19 +7,23 @@ may write the same pair at once, so a pair that does not match is a miss.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import os
+import re
 import secrets
 import time
 import zlib
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from curtsy.cache.keys import MIB, Page, sha256_of
+from curtsy.cache.keys import MIB, LastUses, Page, sha256_of
 from curtsy.core.cache import Entry
+from curtsy.core.message import SECOND
 
 _numbers = itertools.count()
 _TOKEN = secrets.token_hex(4)  # containers can share process ids, so a random token keeps names unique
@@ -275,3 +279,78 @@ def remove(*paths: str) -> None:
         except OSError:
             with contextlib.suppress(OSError):
                 os.rmdir(path)
+
+
+# --- Names and folders ----------------------------------------------------------------------------------------------
+
+
+_OURS = re.compile(r"[0-9a-f]{16}(?:\.[0-9a-f]{16})?(?:\.html|\.meta\.json|\..*\.part)")
+
+_PLAIN = "0" * 16
+"""File name of the variant without selecting request headers, if it is not the first variant."""
+
+# Device names that Windows reserves, with any extension.
+_DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.I)
+
+
+@lru_cache(maxsize=4096)
+def folder_name(name: str) -> str:
+    """Return a unique, readable folder name for any text that is safe on every system."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100].rstrip(".")
+    if plain == name and plain[:1] not in ("", ".") and not _DEVICES.fullmatch(plain):
+        return plain
+    return f"_{plain.lstrip('.')}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+
+
+def stem_of(first: str, variant: str) -> str:
+    """Return the path of a variant other than the first, without file extensions."""
+    return f"{first}.{variant or _PLAIN}"
+
+
+def names_of(entry: Entry) -> tuple[str, str]:
+    """Return the possible names of a page's files, without file extensions."""
+    first = entry.url_sha256[:16]
+    return first, stem_of(first, entry.variant)
+
+
+def others(first: str) -> list[str]:
+    """Return the stems of all variants of a URL except the first. Lists the URL's folder."""
+    folder, name = os.path.split(first)
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    ours = [each for each in names if each.startswith(name + ".") and _OURS.fullmatch(each)]
+    stems = {each.removesuffix(META).removesuffix(BODY) for each in ours if each.endswith((META, BODY))}
+    return [os.path.join(folder, each) for each in stems if each != name]
+
+
+class PageFiles(NamedTuple):
+    """Files of a cached page as found by a scan, or a leftover file."""
+
+    used: float
+    size: int
+    paths: tuple[str, ...]
+    """Meta file and body; a single path for a leftover file."""
+
+
+def scan(root: str, last_uses: LastUses[str]) -> Iterator[PageFiles]:
+    """Yield the cache's files under `root` without reading them. Skips other files."""
+    for folder, _, names in os.walk(root):
+        ours = {name for name in names if _OURS.fullmatch(name)}
+        for name in ours:
+            path = f"{folder}{os.sep}{name}"
+            try:
+                if name.endswith(META) and name.removesuffix(META) + BODY in ours:
+                    body = path.removesuffix(META) + BODY
+                    stat = os.stat(path)
+                    if stat.st_size > 0:
+                        used = max(stat.st_atime, last_uses.at(name.removesuffix(META)) / SECOND)
+                        yield PageFiles(used, stat.st_size + os.stat(body).st_size, (path, body))
+                    else:  # its writer has not finished, or crashed
+                        yield PageFiles(stat.st_mtime, 0, (path,))
+                elif not name.endswith(BODY) or name.removesuffix(BODY) + META not in ours:
+                    stat = os.stat(path)
+                    yield PageFiles(stat.st_mtime, stat.st_size, (path,))
+            except OSError:  # removed by another process
+                continue

@@ -68,18 +68,18 @@ class Checked:
 class PageCache(Protocol):
     """Blocking cache of pages with up to eight variants per URL. Safe for several threads and processes."""
 
-    def get(self, asked: Request | Url | str) -> Page | None:
+    def get(self, target: Request | Url | str) -> Page | None:
         """Return the page that answers a request, with its body checked; for a URL, its first variant.
 
         None if the page is absent or damaged.
         """
         ...
 
-    def entry(self, asked: Request | Url | str) -> Entry | None:
+    def entry(self, target: Request | Url | str) -> Entry | None:
         """Return everything but the body of that page. Does not read the body."""
         ...
 
-    def body(self, asked: Request | Url | str) -> bytes | None:
+    def body(self, target: Request | Url | str) -> bytes | None:
         """Return the checked body of that page."""
         ...
 
@@ -117,8 +117,8 @@ class PageCache(Protocol):
         """
         ...
 
-    def clear(self, is_meant: Callable[[Entry], bool]) -> None:
-        """Drop the pages whose entries satisfy `is_meant`. Secrets in their URLs are masked."""
+    def clear(self, matches: Callable[[Entry], bool]) -> None:
+        """Drop the pages whose entries satisfy `matches`. Secrets in their URLs are masked."""
         ...
 
     @property
@@ -131,23 +131,23 @@ class PageCache(Protocol):
         ...
 
 
-def identify(asked: Request | Url | str) -> tuple[Url, str] | None:
+def identify(target: Request | Url | str) -> tuple[Url, str] | None:
     """Return the canonical URL and its SHA-256 key; None if the URL is invalid."""
-    if isinstance(asked, Request):
-        url = asked.url
-    elif isinstance(asked, Url):
-        url = asked
+    if isinstance(target, Request):
+        url = target.url
+    elif isinstance(target, Url):
+        url = target
     else:
-        parsed = parse_url(asked)
+        parsed = parse_url(target)
         if isinstance(parsed, InvalidUrl):
             return None
         url = parsed
     return url, url_sha256(url.text)
 
 
-def is_wanted(entry: Entry, key: str, asked: Request | Url | str) -> bool:
-    """Return whether an entry has this URL key and, if `asked` is a request, answers it."""
-    return entry.url_sha256 == key and (not isinstance(asked, Request) or entry.answers(asked))
+def is_wanted(entry: Entry, key: str, target: Request | Url | str) -> bool:
+    """Return whether an entry has this URL key and, if `target` is a request, answers it."""
+    return entry.url_sha256 == key and (not isinstance(target, Request) or entry.answers(target))
 
 
 def newest_first(pages: Iterable[Page]) -> list[Page]:
@@ -251,7 +251,7 @@ class Recent(Generic[Stamp]):
             self._bytes -= len(found[1].body) + OVERHEAD
 
 
-class Lately(Generic[Name]):
+class LastUses(Generic[Name]):
     """Times of the last use of pages in this process, for eviction. The stored times are updated hourly.
 
     Holds the `most` last used pages and up to as many older ones. Safe for threads. Keys are the pages' names on disk.
@@ -286,10 +286,9 @@ class Outage:
     Logs once when the outage begins and once when it ends.
     """
 
-    def __init__(self, clock: Clock, log: LibraryLogger, place: str, rest: float = 60.0) -> None:
+    def __init__(self, clock: Clock, log: LibraryLogger, rest: float = 60.0) -> None:
         self._clock = clock
         self._log = log
-        self._place = place
         self._rest = round(rest * SECOND)
         self._until: int | None = None
 
@@ -298,23 +297,18 @@ class Outage:
         """Return whether writes are paused now."""
         return self._until is not None and self._clock.now().at < self._until
 
-    @property
-    def has_begun(self) -> bool:
-        """Return whether every write since the first failed one has failed, even if the pause is over."""
-        return self._until is not None
-
-    def begin(self, error: Exception) -> None:
-        """Pause writes because of `error`."""
+    def begin(self, why: str) -> None:
+        """Pause writes. `why` is a sentence that names the place and the cause."""
         if self._until is None:
             self._log.warning(
-                f"The cache {self._place} cannot be written: {error}. Pages are fetched without being kept, and it is "
-                f"tried again every {self._rest // SECOND} s. Make room, or give the cache another place."
+                f"{why} Pages are fetched without being cached. The next attempt to write is in "
+                f"{self._rest // SECOND} s."
             )
         if not self.is_on:
             self._until = self._clock.now().at + self._rest
 
-    def end(self) -> None:
-        """Record that a write succeeded."""
+    def end(self, place: str) -> None:
+        """Record that a write to `place` succeeded."""
         if self._until is not None:
             self._until = None
-            self._log.info(f"The cache {self._place} can be written again.")
+            self._log.info(f"The cache {place} can be written again.")

@@ -1,4 +1,4 @@
-"""Cache for very many pages: one SQLite file with zstd-compressed bodies. Tables: see `packed_schema.py`."""
+"""Cache for very many pages: one SQLite file with zstd-compressed bodies. Tables: see `packed_file.py`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from curtsy.cache import packed_schema
+from curtsy.cache import packed_file
 from curtsy.cache.keys import (
     GIB,
     HOUR,
     MIB,
     SETTLED,
     Checked,
-    Lately,
+    LastUses,
     Page,
     Recent,
     identify,
@@ -27,10 +27,10 @@ from curtsy.cache.keys import (
     sha256_of,
     without_secrets,
 )
-from curtsy.cache.packed_file import PackedFile, check
 from curtsy.cache.write_buffer import Waiting, WriteBuffer
 from curtsy.core.cache import Entry, url_sha256
 from curtsy.core.message import SECOND, Request, Url
+from curtsy.stores.sqlite_file import check
 from curtsy.stores.url import check_path
 from curtsy.system.clock import Clock, SystemClock
 from curtsy.system.log import library_logger
@@ -53,7 +53,7 @@ class _Seen(NamedTuple):
     meta: bytes
     """Encoded entry in the file. It includes the body's hash, so an equal value means an equal body."""
 
-    journal: tuple[int, int, int] | None
+    log: tuple[int, int, int] | None
     """Time, inode and size of the WAL file; None if a later write might not change them. If they are unchanged, nothing
     was written."""
 
@@ -69,7 +69,7 @@ class PackedCache:
 
     With a `delay`, pages are written in batches, at most that many seconds later. `keep` and `refresh` then return True
     before the write, which may still fail. Caches of this process with the same path and delay see the pages at once.
-    Others see them once they are written; with a `delay` of their own, up to 0.01 s later (see `bloom.py`). A killed
+    Others see them once they are written; with a `delay` of their own, up to 0.01 s later. A killed
     program loses the waiting pages, never parts of pages.
 
     A damaged file is renamed and a new one started: see `packed_file.py`.
@@ -89,12 +89,10 @@ class PackedCache:
         self.max_size = max_size
         self._clock = clock or SystemClock()
         self._recent: Recent[_Seen] = Recent(memory)
-        self._file = PackedFile(
-            self.path, packed_schema.SCHEMA, packed_schema.TABLES, packed_schema.FORMER_TABLES, self._clock
-        )
+        self._file = packed_file.PackedFile(self.path, self._clock)
         self._write_buffer = WriteBuffer.at(self.path, delay) if delay > 0 else None
-        self._journal = self.path + "-wal"
-        self._lately: Lately[int] = Lately()
+        self._log_path = self.path + "-wal"
+        self._last_uses: LastUses[int] = LastUses()
         self._uses: dict[int, int] = {}
         """Times of last use in milliseconds that are still to be stored, by page number."""
 
@@ -103,51 +101,51 @@ class PackedCache:
 
     # --- The contract ----------------------------------------------------------------------------------------------
 
-    def get(self, asked: Request | Url | str) -> Page | None:
+    def get(self, target: Request | Url | str) -> Page | None:
         """Return the page that answers a request, with its body checked; for a URL, its first variant.
 
         None if the page is absent or damaged.
         """
-        found = identify(asked)
+        found = identify(target)
         if found is None:
             return None
         text, key = found[0].text, found[1]
-        known, journal = self._recent.find(key), None
-        if known is not None and not is_wanted(known[1].entry, key, asked):
+        known, log = self._recent.find(key), None
+        if known is not None and not is_wanted(known[1].entry, key, target):
             known = None
         waiting = None if self._write_buffer is None else self._write_buffer.get(key)
-        if waiting is not None and is_wanted(waiting.entry, key, asked):
+        if waiting is not None and is_wanted(waiting.entry, key, target):
             if not waiting.is_renewal:
-                page = packed_schema.checked_page(waiting.entry, waiting.body, waiting.is_packed)
+                page = packed_file.checked_page(waiting.entry, waiting.body, waiting.is_packed)
                 return None if page is None else page.under(text)
             if known is not None and known[1].entry.body_sha256 == waiting.entry.body_sha256:
                 return Page(waiting.entry, known[1].body).under(text)
             self.flush()
         if known is not None:
-            journal = _look_of(self._journal)
+            log = _state_of(self._log_path)
             now = self._now()
-            if journal is not None and known[0].journal == journal and 0 <= now - known[0].used < _HOUR:
-                self._lately.note(known[0].number, now)
+            if log is not None and known[0].log == log and 0 <= now - known[0].used < _HOUR:
+                self._last_uses.note(known[0].number, now)
                 return known[1]
-        elif self._write_buffer is not None and self._write_buffer.bloom.lacks(packed_schema.first_number(key)):
+        elif self._write_buffer is not None and self._write_buffer.bloom.lacks(packed_file.first_number(key)):
             return None
-        return self._file.glance(None, self._get, text, key, asked, known, journal)
+        return self._file.read(None, self._get, text, key, target, known, log)
 
-    def entry(self, asked: Request | Url | str) -> Entry | None:
+    def entry(self, target: Request | Url | str) -> Entry | None:
         """Return everything but the body of the page that answers a request. Does not read the body."""
         self.flush()
-        found = identify(asked)
+        found = identify(target)
         if found is None:
             return None
         nothing: list[tuple[int, Entry]] = []
-        for _, entry in self._file.do(nothing, packed_schema.entries_in, found[1]):
-            if is_wanted(entry, found[1], asked):
+        for _, entry in self._file.call(nothing, packed_file.entries_in, found[1]):
+            if is_wanted(entry, found[1], target):
                 return msgspec.structs.replace(entry, url=found[0].text)
         return None
 
-    def body(self, asked: Request | Url | str) -> bytes | None:
+    def body(self, target: Request | Url | str) -> bytes | None:
         """Return the checked body of the page that answers a request."""
-        page = self.get(asked)
+        page = self.get(target)
         return None if page is None else page.body
 
     def pages(self, url: Url | str) -> list[Page]:
@@ -158,7 +156,7 @@ class PackedCache:
             return []
         nothing: list[Page] = []
         return newest_first(
-            page.under(found[0].text) for page in self._file.do(nothing, packed_schema.pages_in, found[1])
+            page.under(found[0].text) for page in self._file.call(nothing, packed_file.pages_in, found[1])
         )
 
     def keep(self, entry: Entry, body: bytes) -> bool:
@@ -173,7 +171,7 @@ class PackedCache:
             self.drop(entry.url, entry.variant)
             return False
         # Compressed before it waits: it takes less memory, and no caller has to compress a whole batch.
-        is_packed, packed = packed_schema.pack(body)
+        is_packed, packed = packed_file.pack(body)
         written = msgspec.structs.replace(written, body_sha256=sha256_of(packed), body_size=len(body))
         page = Waiting(written, packed, is_packed, is_renewal=False)
         if self._write_buffer is not None and len(body) <= LARGE and not self._file.is_closed:
@@ -181,7 +179,7 @@ class PackedCache:
             return True
         if self._write_buffer is not None:
             self._write_buffer.forget(entry.url_sha256, entry.variant)
-        if not self._file.do(False, self._write, [page]):
+        if not self._file.call(False, self._write, [page]):
             self.drop(entry.url, entry.variant)
             return False
         return True
@@ -200,7 +198,7 @@ class PackedCache:
                 if self._write_buffer.replace(entry.url_sha256, before, page, self.flush):
                     return True
             self.flush()
-        return self._file.do(False, self._write, [renewal])
+        return self._file.call(False, self._write, [renewal])
 
     def drop(self, url: Url | str, variant: str | None = None) -> None:
         """Drop a variant of a URL; all variants if `variant` is None."""
@@ -209,12 +207,12 @@ class PackedCache:
             if self._write_buffer is not None:
                 self._write_buffer.forget(found[1], variant)
             self._recent.forget(found[1])
-            self._file.do(None, packed_schema.remove, found[1], variant)
+            self._file.call(None, packed_file.remove, found[1], variant)
 
     def entries(self) -> Iterator[Entry]:
         """Yield all stored entries in no particular order. Secrets in URLs are masked."""
         self.flush()
-        for batch in self._batches(packed_schema.known):
+        for batch in self._batches(packed_file.known):
             for _, entry in batch:
                 if entry is not None:
                     yield entry
@@ -223,17 +221,17 @@ class PackedCache:
         """Check every page and drop damaged ones; drop all pages if the file itself is damaged."""
         self.flush()
         good = damaged = 0
-        asides = self._file.asides
-        self._file.do(None, check)
-        for batch in self._batches(packed_schema.checked):
+        replaced = self._file.replaced
+        self._file.call(None, check)
+        for batch in self._batches(packed_file.checked):
             bad = [number for number, entry in batch if entry is None]
             good += len(batch) - len(bad)
             damaged += len(bad)
             if bad:
-                _log.warning("Kept pages are damaged and were dropped; they will be fetched anew.", pages=len(bad))
-                self._file.do(None, packed_schema.disown, bad)
-        self._file.do(None, packed_schema.sweep)
-        return Checked(good, damaged) if asides == self._file.asides else Checked(0, max(1, good + damaged))
+                _log.warning("Cached pages are damaged and were deleted; they will be fetched again.", pages=len(bad))
+                self._file.call(None, packed_file.delete_rows_only, bad)
+        self._file.call(None, packed_file.sweep)
+        return Checked(good, damaged) if replaced == self._file.replaced else Checked(0, max(1, good + damaged))
 
     def gc(self, max_size: int | None = None) -> int:
         """Evict least recently used pages down to `max_size` bytes; return the freed bytes.
@@ -241,50 +239,50 @@ class PackedCache:
         `max_size` defaults to the cache's limit. The last use by other processes is known to the hour.
         """
         before = self.size
-        self._file.do(None, self._shrink, self.max_size if max_size is None else max_size)
-        self._file.do(None, packed_schema.give_back)
+        self._file.call(None, self._shrink, self.max_size if max_size is None else max_size)
+        self._file.call(None, packed_file.shrink_file)
         return max(0, before - self.size)
 
-    def clear(self, is_meant: Callable[[Entry], bool]) -> None:
-        """Drop the pages whose entries satisfy `is_meant`. Secrets in their URLs are masked."""
+    def clear(self, matches: Callable[[Entry], bool]) -> None:
+        """Drop the pages whose entries satisfy `matches`. Secrets in their URLs are masked."""
         self.flush()
-        for batch in self._batches(packed_schema.known):
-            if gone := [number for number, entry in batch if entry is not None and is_meant(entry)]:
-                self._file.do(None, packed_schema.delete, gone)
+        for batch in self._batches(packed_file.known):
+            if gone := [number for number, entry in batch if entry is not None and matches(entry)]:
+                self._file.call(None, packed_file.delete, gone)
 
     @property
     def size(self) -> int:
         """Return the bytes that the stored pages occupy."""
         self.flush()
-        return self._file.do(0, packed_schema.size)
+        return self._file.call(0, packed_file.size)
 
     def flush(self) -> None:
         """Write all waiting pages. If that fails, drop them together with the pages that they replace."""
         if self._write_buffer is None or self._file.is_closed:
             return
-        if pages := self._file.do(self._write_buffer.waiting(), self._catch_up):
+        if pages := self._file.call(self._write_buffer.waiting(), self._catch_up):
             self._write_buffer.done(pages)
             for key, page in pages.items():
                 if not page.is_renewal:
                     self._recent.forget(key)
-                    self._file.do(None, packed_schema.remove, key, page.entry.variant)
+                    self._file.call(None, packed_file.remove, key, page.entry.variant)
 
     def close(self) -> None:
         """Release all open resources. Idempotent."""
         self.flush()
         if self._write_buffer is not None:
             self._write_buffer.leave()
-        self._file.do(None, self._note_uses)
+        self._file.call(None, self._store_uses)
         self._file.close()
 
     # --- The work --------------------------------------------------------------------------------------------------
 
     def _batches(
-        self, work: Callable[[sqlite3.Connection, int], list[packed_schema.Row]]
-    ) -> Iterator[list[packed_schema.Row]]:
-        nothing: list[packed_schema.Row] = []
+        self, work: Callable[[sqlite3.Connection, int], list[packed_file.Row]]
+    ) -> Iterator[list[packed_file.Row]]:
+        nothing: list[packed_file.Row] = []
         last = -(2**63)
-        while batch := self._file.do(nothing, work, last):
+        while batch := self._file.call(nothing, work, last):
             yield batch
             last = batch[-1][0]
 
@@ -293,57 +291,57 @@ class PackedCache:
         db: sqlite3.Connection,
         text: str,
         key: str,
-        asked: Request | Url | str,
+        target: Request | Url | str,
         known: tuple[_Seen, Page] | None,
-        journal: tuple[int, int, int] | None,
+        log: tuple[int, int, int] | None,
     ) -> Page | None:
         page = None
         if known is not None:
             number = known[0].number
-            row = db.execute(packed_schema.META, (number,)).fetchone()
+            row = db.execute(packed_file.META, (number,)).fetchone()
             if row is not None and row[1] == known[0].meta:
                 (used, meta), page = row, known[1]
         if page is None:
-            found = self._read(db, text, key, asked)
+            found = self._read(db, text, key, target)
             if found is None:
                 if self._write_buffer is not None:
-                    self._write_buffer.bloom.look(db)
+                    self._write_buffer.bloom.update(db)
                 return None
             number, used, meta, page = found
         now = self._now()
         is_due = not 0 <= now - used < _HOUR
-        if journal is not None and time.time_ns() - journal[0] < SETTLED:
-            journal = None
-        self._recent.keep(key, _Seen(number, meta, journal, now if is_due else used), page)
-        self._lately.note(number, now)
+        if log is not None and time.time_ns() - log[0] < SETTLED:
+            log = None
+        self._recent.keep(key, _Seen(number, meta, log, now if is_due else used), page)
+        self._last_uses.note(number, now)
         if is_due:
             self._uses[number] = now
-            if len(self._uses) >= packed_schema.BATCH:
-                self._note_uses(db)
+            if len(self._uses) >= packed_file.BATCH:
+                self._store_uses(db)
         return page
 
     def _read(
-        self, db: sqlite3.Connection, text: str, key: str, asked: Request | Url | str
+        self, db: sqlite3.Connection, text: str, key: str, target: Request | Url | str
     ) -> tuple[int, int, bytes, Page] | None:
         """Return number, last use, encoded entry and page of the first matching variant.
 
         Deletes damaged variants. None if no variant matches.
         """
         found, damaged = None, []
-        for number, used, meta, body in db.execute(packed_schema.BOTHS, (packed_schema.first_number(key),)):
-            decoded = packed_schema.decode(meta)
-            if decoded is not None and not is_wanted(decoded[1], key, asked):
+        for number, used, meta, body in db.execute(packed_file.BOTHS, (packed_file.first_number(key),)):
+            decoded = packed_file.decode(meta)
+            if decoded is not None and not is_wanted(decoded[1], key, target):
                 continue
             page = None
             if decoded is not None and isinstance(body, bytes):
-                page = packed_schema.checked_page(decoded[1], body, decoded[0])
+                page = packed_file.checked_page(decoded[1], body, decoded[0])
             if page is not None:
                 found = number, used, meta, page.under(text)
                 break
             damaged.append(number)
         if damaged:
-            _log.warning("A kept page is damaged and was dropped; it will be fetched anew.", url=text)
-            packed_schema.delete(db, damaged)
+            _log.warning("A cached page is damaged and was deleted; it will be fetched again.", url=text)
+            packed_file.delete(db, damaged)
         return found
 
     def _catch_up(self, db: sqlite3.Connection) -> dict[str, Waiting]:
@@ -360,24 +358,24 @@ class PackedCache:
 
     def _write(self, db: sqlite3.Connection, pages: list[Waiting]) -> bool:
         """Write pages in one transaction. Return False if the body of a renewed page is no longer stored."""
-        now, size, are_kept = self._now(), 0, True
+        now, size, are_stored = self._now(), 0, True
         former: list[tuple[int]] = []
         contents: list[tuple[int, bytes, bytes]] = []
         places: list[tuple[int, int, int]] = []
         renewed: list[tuple[int, bytes, int]] = []
         db.execute("BEGIN IMMEDIATE")
-        last = packed_schema.last_place(db)
-        firsts = [packed_schema.first_number(page.entry.url_sha256) for page in pages]
-        known = packed_schema.kept_of(db, firsts)  # one query, because most pages are new
+        last = packed_file.last_place(db)
+        firsts = [packed_file.first_number(page.entry.url_sha256) for page in pages]
+        known = packed_file.stored_of(db, firsts)  # one query, because most pages are new
         for first, (entry, body, is_packed, is_renewal) in zip(firsts, pages, strict=True):
             number, place, kept, was_packed = (
-                packed_schema.slot_for(db, entry, self._lately.at) if first in known else (first, None, None, False)
+                packed_file.slot_for(db, entry, self._last_uses.at) if first in known else (first, None, None, False)
             )
             if is_renewal:
                 if kept is None or kept.body_sha256 != entry.body_sha256:
-                    are_kept = False
+                    are_stored = False
                     continue
-                meta = packed_schema.encode(entry, was_packed)
+                meta = packed_file.encode(entry, was_packed)
                 renewed.append((now, meta, number))
             else:
                 if place is not None:
@@ -385,7 +383,7 @@ class PackedCache:
                 if self._write_buffer is not None:
                     self._write_buffer.bloom.add(number)
                 last += 1
-                meta = packed_schema.encode(entry, is_packed)
+                meta = packed_file.encode(entry, is_packed)
                 contents.append((last, meta, body))
                 places.append((number, now, last))
                 size += len(body)
@@ -396,49 +394,49 @@ class PackedCache:
         db.executemany("REPLACE INTO pages VALUES (?, ?, ?, NULL)", sorted(places))
         db.executemany("UPDATE pages SET used = ?, renewed = ? WHERE id = ?", renewed)
         db.execute("COMMIT")
-        self._file.outage.end()
+        self._file.outage.end(self.path)
         self._until_check -= size
         if self._until_check < 0:
             self._shrink(db, self.max_size * 19 // 20)
             self._until_check = self.max_size / 40
-        return are_kept
+        return are_stored
 
     def _shrink(self, db: sqlite3.Connection, limit: int) -> None:
-        self._note_uses(db)
+        self._store_uses(db)
         taken = math.inf
-        while (surplus := (size := packed_schema.size(db)) - limit) > 0:
+        while (surplus := (size := packed_file.size(db)) - limit) > 0:
             if size >= taken:  # the deletion freed nothing: the index is damaged
-                packed_schema.sweep(db)
+                packed_file.sweep(db)
                 return
             oldest: list[int] = []
             later: list[tuple[int, int]] = []
-            for number, used, bytes_kept in db.execute(packed_schema.BY_USE, (packed_schema.BATCH,)):
-                if (at := self._lately.take(number)) > used:
+            for number, used, size_of_page in db.execute(packed_file.BY_USE, (packed_file.BATCH,)):
+                if (at := self._last_uses.take(number)) > used:
                     later.append((at, number))
                 oldest.append(number)
-                surplus -= bytes_kept or 0
+                surplus -= size_of_page or 0
                 if surplus <= 0:
                     break
             if later:  # stores later uses first, then queries again
-                packed_schema.note_uses(db, later)
+                packed_file.store_uses(db, later)
             elif oldest:
-                packed_schema.delete(db, oldest)
+                packed_file.delete(db, oldest)
                 taken = size
             else:
-                packed_schema.sweep(db)
+                packed_file.sweep(db)
                 return
 
-    def _note_uses(self, db: sqlite3.Connection) -> None:
+    def _store_uses(self, db: sqlite3.Connection) -> None:
         uses, self._uses = self._uses, {}
         if uses and not self._file.outage.is_on and not self._file.is_read_only:
-            packed_schema.note_uses(db, [(at, number) for number, at in uses.items()])
+            packed_file.store_uses(db, [(at, number) for number, at in uses.items()])
 
     def _now(self) -> int:
         """Return the time in milliseconds since the epoch, as stored for a last use."""
         return self._clock.now().epoch // (SECOND // 1000)
 
 
-def _look_of(path: str) -> tuple[int, int, int] | None:
+def _state_of(path: str) -> tuple[int, int, int] | None:
     """Return time, inode and size of a file, which change with a write; None if it does not exist."""
     try:
         stat = os.stat(path)

@@ -1,4 +1,13 @@
-"""Disposable SQLite file: opened on first use, renamed and replaced if it is damaged."""
+"""SQLite file of the packed cache: its recovery, its tables, and the functions that read, check and remove rows.
+
+`pages` maps a page number to a place in `contents` and to the time of the last use, in milliseconds since the epoch. A
+page number is the first 61 bits of the URL's SHA-256 and three bits for the variant. Because hashes are scattered, this
+table is kept small. `contents` is in order of insertion, so pages of one batch are adjacent. With the hash as the key
+of one table, writing takes three times as long. A 304 updates `pages.renewed`, so the body is not rewritten.
+
+SQLite does not detect a flipped bit. So each encoded entry has a checksum and holds the full hashes of the URL and of
+the body. The body's hash covers the stored, possibly compressed bytes, because hashing fewer bytes is faster.
+"""
 
 from __future__ import annotations
 
@@ -9,309 +18,450 @@ import shutil
 import sqlite3
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple, Unpack
-from urllib.parse import quote
 
-from curtsy.cache.keys import MIB, Outage, may_write
+import msgspec
+import zstandard
+
+from curtsy.cache.keys import MIB, Outage, Page, may_write, sha256_of
+from curtsy.core.cache import Entry
+from curtsy.core.errors import StoreError
 from curtsy.core.message import SECOND
+from curtsy.core.variant import MOST_VARIANTS
+from curtsy.stores.sqlite_file import (
+    BUSY,
+    TROUBLE,
+    Format,
+    SQLiteFile,
+    Unsound,
+    check,
+    error_code,
+    is_damage,
+    pragma_number,
+)
 from curtsy.system.clock import Clock
+from curtsy.system.file_lock import inode
 from curtsy.system.log import library_logger
 
 _log = library_logger("cache")
 _Answer = TypeVar("_Answer")
 _Given = TypeVarTuple("_Given")
 
-OURS = 0x63757274
-"""SQLite `application_id` of curtsy's files (`curt`). It distinguishes a damaged file from another program's."""
+Row = tuple[int, Entry | None]
+"""Page number, and the entry; None if the page is damaged."""
+
+LEVEL = 1
+"""zstd level. Level 3 takes a fifth more time and saves a twentieth of the space."""
+
+BATCH = 64
+"""Pages per transaction or query, so that the lock is held only briefly."""
 
 PATIENCE = 2.0
 """Seconds to wait for another process's lock. A write that would wait longer is skipped."""
 
-GLANCE = 0.02
+RECHECK = 0.02
 """Seconds between checks that the path still leads to the opened file, for reads."""
 
-ROOM = 16 * MIB
+FREE_SPACE = 16 * MIB
 """Free bytes above which a disk is not considered full."""
 
 TRIES = 5
 """Attempts to read a file that another process may be writing."""
 
-LOOK = 1.0
+CHECK_TIME = 1.0
 """Seconds for an integrity check while other threads wait. A longer check needs `verify()`."""
 
-_PRAGMAS = """
-PRAGMA auto_vacuum = INCREMENTAL;
-PRAGMA journal_mode = WAL;
-PRAGMA synchronous = NORMAL;
-"""
+FORMAT = Format(
+    application=0x63757274,
+    schema=(
+        "CREATE TABLE pages (id INTEGER PRIMARY KEY, used INTEGER NOT NULL, place INTEGER NOT NULL, renewed BLOB)",
+        "CREATE TABLE contents (place INTEGER PRIMARY KEY, meta BLOB NOT NULL, body BLOB NOT NULL)",
+        # `place` is in the index so that evicted pages are adjacent, too.
+        "CREATE INDEX pages_by_use ON pages (used, place)",
+    ),
+    pragmas=("auto_vacuum = INCREMENTAL",),
+)
 
-# Result codes of a damaged file. A missing table yields SQLITE_ERROR.
-_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR})
-_NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY})
-_TRIES_LEFT = range(TRIES)[::-1]
-_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_FROM = "FROM pages LEFT JOIN contents USING (place)"
+_USED = "ifnull(CAST(used AS INTEGER), 0)"  # a damaged file may hold any type
+META = f"SELECT {_USED}, ifnull(renewed, meta) {_FROM} WHERE id = ?"
+_VARIANTS = f"{_FROM} WHERE id BETWEEN ?1 AND ?1 + {MOST_VARIANTS - 1} ORDER BY id"
+METAS = f"SELECT id, ifnull(renewed, meta) {_VARIANTS}"
+BOTHS = f"SELECT id, {_USED}, ifnull(renewed, meta), body {_VARIANTS}"
+SLOTS = f"SELECT id, {_USED}, place, ifnull(renewed, meta) {_VARIANTS}"
+BY_USE = f"SELECT id, {_USED}, length(ifnull(renewed, meta)) + length(body) {_FROM} ORDER BY used LIMIT ?"
 
-# URI suffixes that select how a file is opened. In a folder where it cannot create a journal, SQLite reads a file only
-# with `immutable`. With `immutable`, it ignores an existing journal.
-_TO_WRITE, _WITH_JOURNAL, _ALONE = "", "?mode=ro", "?immutable=1"
-
-# One lock for all files. It is acquired before a fork, because a child cannot release a lock that another thread of its
-# parent holds. It also keeps a child from inheriting a connection in the middle of an operation.
-_lock = threading.Lock()
-_parents: list[sqlite3.Connection] = []  # a forked child neither uses nor closes them
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
-
-
-class _Former(sqlite3.DatabaseError):
-    """File with the tables of an earlier version."""
+# In a folder where it cannot create a log, SQLite reads a file only with `immutable`. With `immutable`, it ignores an
+# existing log.
+_WRITABLE, _WITH_LOG, _IMMUTABLE = "mode=rw", "mode=ro", "immutable=1"
 
 
-class PackedFile:
-    """SQLite file with the `tables` of a `schema`. Any thread or process may use it; threads take turns.
+class _EarlierFormat(StoreError):
+    """Error for a file with the tables of an earlier version."""
 
-    It never raises. A damaged file is renamed to `<name>.damaged-<epoch>`, replacing the one renamed before, and a new
-    file is started. A file with the tables of an earlier version becomes `<name>.former-<epoch>`. A file that cannot be
-    written is still read. If it cannot be read either, it is skipped for a while. Any transaction still open after the
-    work is rolled back.
+
+class PackedFile(SQLiteFile):
+    """SQLite file of a cache. Any thread or process may use it; its calls never raise.
+
+    A damaged file is renamed to `<name>.damaged-<epoch>`, replacing the one renamed before, and a new file is started.
+    A file of an earlier format becomes `<name>.former-<epoch>`. A file that cannot be written is still read. If it
+    cannot be read either, it is skipped for a while. Any transaction still open after a call is rolled back.
     """
 
-    def __init__(self, path: str, schema: str, tables: set[str], former_tables: set[str], clock: Clock) -> None:
-        self.path = path
-        self._schema = schema
-        self._tables = tables
-        self._former_tables = former_tables
+    def __init__(self, path: str, clock: Clock) -> None:
+        super().__init__(path, FORMAT, patience=PATIENCE)
+        self.outage = Outage(clock, _log)
+        self.replaced = 0
+        """Number of times that the file was found damaged and replaced."""
         self._clock = clock
-        self.outage = Outage(clock, _log, path)
-        self.asides = 0
-        """Number of times that the file was found damaged."""
-
-        self._connection: sqlite3.Connection | None = None
-        self._process = os.getpid()
-        self._opened: tuple[int, int] | None = None
-        """Device and inode of the opened file."""
-
-        self._seen_at = -math.inf
-        """Monotonic time of the last check that the path still leads to that file."""
-
-        self._mode = _TO_WRITE
-        self.is_closed = False
+        self._checked_at = -math.inf
+        """Monotonic time of the last check that the path still leads to the opened file."""
 
     @property
     def is_read_only(self) -> bool:
         """Return whether the file is open for reading only."""
-        return self._mode != _TO_WRITE
+        return self.uri_mode != _WRITABLE
 
-    def do(
+    def call(
         self, otherwise: _Answer, work: Callable[[sqlite3.Connection, Unpack[_Given]], _Answer], *given: *_Given
     ) -> _Answer:
         """Run `work` on the file, one thread at a time; return `otherwise` if that fails."""
-        self._seen_at = -math.inf
-        return self.glance(otherwise, work, *given)
+        self._checked_at = -math.inf
+        return self.read(otherwise, work, *given)
 
-    def glance(
+    def read(
         self, otherwise: _Answer, work: Callable[[sqlite3.Connection, Unpack[_Given]], _Answer], *given: *_Given
     ) -> _Answer:
-        """Run `work` that only reads. The check for a replaced file is skipped for `GLANCE` seconds."""
-        with _lock:
-            if self.is_closed or (self._connection is None and self.outage.is_on):
+        """Run `work` that only reads. The check for a replaced file is skipped for `RECHECK` seconds."""
+        with self.lock:
+            if self.is_closed or (not self.is_open and self.outage.is_on):
                 return otherwise
-            for tries_left in _TRIES_LEFT:
+            for tries_left in reversed(range(TRIES)):
                 try:
-                    return work(self._connect(), *given)
-                except (sqlite3.Error, UnicodeError) as error:  # UnicodeError: SQLite's message is not UTF-8
-                    if not (tries_left and _is_in_the_making(error)):
+                    return work(self.connection(), *given)
+                except (*TROUBLE, StoreError) as error:
+                    if not (tries_left and _is_log_incomplete(error)):
                         self._recover(error)
                         break
-                except OSError as error:
-                    self._disconnect()
-                    self.outage.begin(error)
-                    break
                 finally:
-                    if self._connection is not None and self._connection.in_transaction:  # for example after Ctrl-C
-                        self._roll_back()
+                    self.roll_back()  # for example after Ctrl-C
             return otherwise
 
-    def close(self) -> None:
-        """Close the file. Idempotent; later calls of `do()` return `otherwise`."""
-        with _lock:
-            self.is_closed = True
-            self._disconnect()
+    def is_current(self) -> bool:
+        """Return whether the connection can be used further. Also reopen the file if it has become writable."""
+        now = time.monotonic()
+        if now < self._checked_at + RECHECK:
+            return True
+        if not super().is_current() or (self.is_read_only and self.uri_mode != self._best_mode()):
+            return False
+        self._checked_at = now
+        return True
 
-    def _connect(self) -> sqlite3.Connection:
-        if self._process != os.getpid():
-            if self._connection is not None:
-                _parents.append(self._connection)
-            self._connection = None
-            self._process = os.getpid()
-        if self._connection is not None:
-            now = time.monotonic()
-            if now < self._seen_at + GLANCE:
-                return self._connection
-            if self._opened == _file_at(self.path) and not (self.is_read_only and self._mode != self._mode_now()):
-                self._seen_at = now
-                return self._connection
-            self._disconnect()  # the file was renamed or removed, or a better mode is possible now
-        if not os.path.exists(self.path):
-            os.makedirs(os.path.dirname(self.path), 0o700, exist_ok=True)
-            # Only the owner may read it, because a page may come from behind a login. An existing file must not be
-            # opened here: closing it would release the POSIX locks of all other connections of this process.
-            try:
-                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-            except FileExistsError:
-                pass
-        self._opened, self._mode = _file_at(self.path), self._mode_now()
+    def open(self) -> sqlite3.Connection:
+        """Return a new connection, for reading only if the file cannot be written."""
+        self.uri_mode = _WRITABLE if not os.path.exists(self.path) else self._best_mode()
         try:
-            self._connection = self._open(self._mode)
+            return super().open()
         except sqlite3.OperationalError as error:
-            if self._mode != _WITH_JOURNAL or _code_of(error) in _BUSY:
+            if self.uri_mode != _WITH_LOG or error_code(error) in BUSY:
                 raise
             # The WAL index is missing or incomplete, and only a process with write access can create it.
-            self._mode = _ALONE
-            self._connection = self._open(_ALONE)
-        return self._connection
+            self.uri_mode = _IMMUTABLE
+            return super().open()
 
-    def _mode_now(self) -> str:
+    def prepare(self, connection: sqlite3.Connection) -> None:
+        """Check the format of the file, and create its tables."""
+        version = self.version(connection)
+        if version is not None and version < len(FORMAT.schema):
+            raise _EarlierFormat(f"{self.path} is of an earlier version of curtsy.")
+        if not self.is_read_only:
+            super().prepare(connection)
+
+    def _best_mode(self) -> str:
         """Return the best mode in which the file can be opened now."""
-        if _is_writable(self.path):
-            return _TO_WRITE
-        return _WITH_JOURNAL if os.path.exists(self.path + "-wal") else _ALONE
+        if self._is_writable():
+            return _WRITABLE
+        return _WITH_LOG if os.path.exists(self.path + "-wal") else _IMMUTABLE
 
-    def _open(self, mode: str) -> sqlite3.Connection:
-        address = f"file:{quote(self.path)}{mode}"
-        db = sqlite3.connect(address, timeout=PATIENCE, isolation_level=None, check_same_thread=False, uri=True)
-        try:
-            if mode == _TO_WRITE:
-                db.executescript(_PRAGMAS)
-            # SQLite's own tables; `ANALYZE` by any tool creates one.
-            names = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'"
-            tables = {name for (name,) in db.execute(names)}
-            if not tables:
-                db.executescript(f"BEGIN IMMEDIATE; PRAGMA application_id = {OURS}; {self._schema} COMMIT;")
-            elif tables != self._tables:
-                if db.execute("PRAGMA application_id").fetchone() != (OURS,):
-                    raise OSError("it is the database of another program")
-                if tables == self._former_tables:
-                    raise _Former
-                raise sqlite3.DatabaseError("its tables are not those that were made")
-        except BaseException:
-            db.close()
-            raise
-        db.text_factory = bytes  # no column has text: a text value is damaged and may not decode
-        return db
-
-    def _disconnect(self) -> None:
-        db, self._connection = self._connection, None
-        if db is not None:
-            try:
-                db.close()
-            except sqlite3.Error:
-                pass
-
-    def _roll_back(self) -> None:
-        """Roll back an open transaction, which would block other processes."""
-        db = self._connection
-        try:
-            if db is not None and db.in_transaction:
-                db.execute("ROLLBACK")
-        except sqlite3.Error:
-            self._disconnect()
+    def _is_writable(self) -> bool:
+        """Return whether the file is writable and its folder allows a log."""
+        return may_write(self.path) and may_write(os.path.dirname(self.path))
 
     def _recover(self, error: Exception) -> None:
-        """Roll back and handle an error: ignore a lock, replace a damaged file or begin an outage."""
-        self._roll_back()
-        code = _code_of(error)
-        if code in _BUSY:
+        """Handle an error: ignore a lock, replace a damaged file or begin an outage."""
+        self.roll_back()
+        if error_code(error) in BUSY:
             return
-        if not self.is_read_only and (code in _DAMAGE or (code in _NO_ROOM and self._is_damaged(code))):
-            self._put_aside(error)
-            return
-        if self.is_read_only and _is_in_the_making(error):  # still unreadable after all tries: the writer was killed
-            self._disconnect()
-            return
-        if code in _DAMAGE:  # may be changing while it is read; a reader must not rename it
-            self._disconnect()
-        self.outage.begin(error)
+        if self.is_read_only:
+            # It may be changing while it is read, and a reader must not rename it.
+            if is_damage(error) or _is_log_incomplete(error):
+                self.disconnect()
+            if not _is_log_incomplete(error):  # else its writer was killed
+                self._begin_outage(error)
+        elif isinstance(error, _EarlierFormat):
+            self._replace("former", "of an earlier version of curtsy")
+        elif is_damage(error) or self._hides_damage(error):
+            self._replace("damaged", f"damaged ({error})")
+        else:
+            if isinstance(error, OSError):
+                self.disconnect()
+            self._begin_outage(error)
 
-    def _is_damaged(self, code: int) -> bool:
-        """Return whether an error that looks like a full or read-only disk is due to damage.
+    def _begin_outage(self, error: Exception) -> None:
+        self.outage.begin(str(error if isinstance(error, StoreError) else self.translate(error)))
 
-        That is so if it persists after a pause, the disk has free space, the file is writable and the check finds
-        damage. SQLITE_READONLY needs no check.
-        """
-        if not self.outage.has_begun or not _is_writable(self.path) or _room_at(self.path) <= ROOM:
+    def _hides_damage(self, error: Exception) -> bool:
+        """Return whether an error that looks like a full or read-only disk is due to damage."""
+        code = error_code(error)
+        if code == sqlite3.SQLITE_READONLY:  # a damaged header can require a later version of SQLite for writing
+            return self._is_writable()
+        if code not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR) or not self.is_open or not self._has_space():
             return False
-        db = self._connection
-        if code == sqlite3.SQLITE_READONLY or db is None:
-            return code == sqlite3.SQLITE_READONLY
-        hurry = threading.Timer(LOOK, db.interrupt)
-        hurry.start()
+        db, end = self.connection(), time.monotonic() + CHECK_TIME
+        db.set_progress_handler(lambda: time.monotonic() > end, 10_000)
         try:
             check(db)
-        except sqlite3.Error as error:
-            return _code_of(error) not in (sqlite3.SQLITE_INTERRUPT, *_BUSY)
+        except sqlite3.Error as found:
+            return is_damage(found) or error_code(found) not in (sqlite3.SQLITE_INTERRUPT, *BUSY)
         finally:
-            hurry.cancel()
-            hurry.join()
+            db.set_progress_handler(None, 0)
         return False
 
-    def _put_aside(self, error: Exception) -> None:
-        self._disconnect()
-        self.asides += 1
-        if self._opened != _file_at(self.path):
+    def _has_space(self) -> bool:
+        try:
+            return shutil.disk_usage(os.path.dirname(self.path)).free > FREE_SPACE
+        except OSError:
+            return False
+
+    def _replace(self, kind: str, why: str) -> None:
+        self.replaced += 1
+        self.disconnect()
+        if self.opened != inode(self.path):
             return  # another process has already renamed it
-        is_former = isinstance(error, _Former)
-        name = f"{self.path}.{'former' if is_former else 'damaged'}-"
+        name = f"{self.path}.{kind}-"
         aside = f"{name}{self._clock.now().epoch // SECOND}"
         try:
             for before in glob.glob(glob.escape(name) + "*"):
                 os.unlink(before)
-            # The journal goes first, because SQLite would apply it to a new file of the same name.
-            for ending in ("-wal", "-shm", ""):
-                if os.path.exists(self.path + ending):
-                    os.replace(self.path + ending, aside + ending)
-        except OSError as problem:
-            self.outage.begin(problem)
+            self.set_aside(aside)
+        except OSError as error:
+            self._begin_outage(error)
             return
         _log.warning(
-            f"The cache {self.path} is {'of an earlier version of curtsy' if is_former else f'damaged ({error})'}. It "
-            f"was put aside as {aside}, and a new one is begun; its pages will be fetched anew. Remove the old file "
-            "when nobody wants to look at it."
+            f"The cache {self.path} is {why}. It was renamed to {aside}, and a new cache is started. Its pages will be "
+            "fetched again. Delete the old file if you do not need it."
         )
 
 
-def check(db: sqlite3.Connection) -> None:
-    """Raise DatabaseError if the tables are damaged, which SQLite otherwise detects only on access."""
-    (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
-    if found != b"ok":
-        raise sqlite3.DatabaseError(found.decode("utf-8", "replace"))
+class _Zstd(threading.local):
+    """Compressor and decompressor per thread, because neither is safe for threads."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=LEVEL)
+        self.decompressor = zstandard.ZstdDecompressor()
 
 
-def _is_in_the_making(error: Exception) -> bool:
-    """Return whether a read-only connection found an incomplete WAL index."""
-    return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_READONLY_RECOVERY
+_zstd = _Zstd()
 
 
-def _code_of(error: Exception) -> int:
-    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
+def _meta_type() -> type[msgspec.Struct]:
+    """Return the struct of an encoded entry: `is_packed` and the fields of `Entry`, as an array."""
+    fields = [
+        (each.name, each.type) if each.required else (each.name, each.type, each.default)
+        for each in msgspec.structs.fields(Entry)
+    ]
+    return msgspec.defstruct("_Meta", [("is_packed", bool), *fields], array_like=True, gc=False)
 
 
-def _file_at(path: str) -> tuple[int, int] | None:
-    try:
-        stat = os.stat(path)
-    except OSError:
+_metas = msgspec.msgpack.Decoder(_meta_type())  # a typed decoder takes a fifth of the time
+
+
+def first_number(key: str) -> int:
+    """Return the page number of a URL's first variant. Those of the other variants follow it."""
+    return first_of(int(key[:16], 16) - 2**63)
+
+
+def first_of(number: int) -> int:
+    """Return the number of the first variant of the same URL."""
+    return number & -MOST_VARIANTS
+
+
+def pack(body: bytes) -> tuple[bool, bytes]:
+    """Return whether the body is compressed, and the bytes to store. Saving less than 5 % is not worth it."""
+    packed = _zstd.compressor.compress(body)
+    return (True, packed) if len(packed) < len(body) * 0.95 else (False, body)
+
+
+def encode(entry: Entry, is_packed: bool) -> bytes:
+    """Encode an entry, after a CRC-32 of the data."""
+    data = msgspec.msgpack.encode((is_packed, *msgspec.structs.astuple(entry)))
+    return zlib.crc32(data).to_bytes(4, "big") + data
+
+
+def decode(meta: object) -> tuple[bool, Entry] | None:
+    """Return whether the body is compressed, and the entry; None if the data is damaged."""
+    if not isinstance(meta, bytes) or int.from_bytes(meta[:4], "big") != zlib.crc32(meta[4:]):
         return None
-    return stat.st_dev, stat.st_ino
-
-
-def _is_writable(path: str) -> bool:
-    """Return whether the file is writable and its folder allows a journal."""
-    return may_write(path) and may_write(os.path.dirname(path))
-
-
-def _room_at(path: str) -> int:
     try:
-        return shutil.disk_usage(os.path.dirname(path)).free
-    except OSError:
-        return 0
+        is_packed, *values = msgspec.structs.astuple(_metas.decode(meta[4:]))
+    except msgspec.MsgspecError:  # written by another version of curtsy
+        return None
+    return is_packed, Entry(*values)
+
+
+def page_of(meta: object, body: object) -> Page | None:
+    """Return the page in two columns after checking it; None if it is damaged."""
+    decoded = decode(meta)
+    if decoded is None or not isinstance(body, bytes):
+        return None
+    return checked_page(decoded[1], body, decoded[0])
+
+
+def checked_page(entry: Entry, body: bytes, is_packed: bool) -> Page | None:
+    """Return the page with its body decompressed; None if the body does not match its hash."""
+    if sha256_of(body) != entry.body_sha256:
+        return None
+    try:
+        return Page(entry, _zstd.decompressor.decompress(body) if is_packed else body)
+    except zstandard.ZstdError:
+        return None
+
+
+def entries_in(db: sqlite3.Connection, key: str) -> list[tuple[int, Entry]]:
+    """Return number and entry of each variant of the URL with this SHA-256."""
+    rows = [(number, decode(meta)) for number, meta in db.execute(METAS, (first_number(key),))]
+    return [(number, each[1]) for number, each in rows if each is not None and each[1].url_sha256 == key]
+
+
+def pages_in(db: sqlite3.Connection, key: str) -> list[Page]:
+    """Return the undamaged variants of the URL with this SHA-256."""
+    pages = [page_of(meta, body) for _, _, meta, body in db.execute(BOTHS, (first_number(key),))]
+    return [page for page in pages if page is not None and page.entry.url_sha256 == key]
+
+
+def remove(db: sqlite3.Connection, key: str, variant: str | None) -> None:
+    """Remove a variant of the URL with this SHA-256; all variants if `variant` is None."""
+    gone = [number for number, entry in entries_in(db, key) if variant is None or entry.variant == variant]
+    if gone:
+        delete(db, gone)
+
+
+def stored_of(db: sqlite3.Connection, firsts: list[int]) -> set[int]:
+    """Return those first-variant numbers of whose URLs any variant is stored."""
+    given = ", ".join(["(?)"] * len(firsts))
+    query = (
+        f"WITH given(first) AS (VALUES {given}) SELECT id FROM given CROSS JOIN pages ON id BETWEEN first AND first + ?"
+    )
+    return {first_of(number) for (number,) in db.execute(query, (*firsts, MOST_VARIANTS - 1))}
+
+
+def slot_for(
+    db: sqlite3.Connection, entry: Entry, used_at: Callable[[int], int]
+) -> tuple[int, int | None, Entry | None, bool]:
+    """Return the number for a page; and place, entry and compression of the row stored there.
+
+    The number is that of the same variant, else of a damaged row, else a free one, else the least recently used. The
+    place is None for a free number. The entry is None unless it is the same variant. `used_at` returns the last
+    use known in memory, or 0; the later of it and the stored one counts.
+    """
+    first = first_number(entry.url_sha256)
+    slots = [(number, used, place, decode(meta)) for number, used, place, meta in db.execute(SLOTS, (first,))]
+    for number, _, place, kept in slots:
+        if kept is not None and (kept[1].url_sha256, kept[1].variant) == (entry.url_sha256, entry.variant):
+            return number, place, kept[1], kept[0]
+    for number, _, place, kept in slots:
+        if kept is None:  # damaged
+            return number, place, None, False
+    taken = {number for number, *_ in slots}
+    free = [number for number in range(first, first + MOST_VARIANTS) if number not in taken]
+    if free:
+        return free[0], None, None, False
+    number, _, place, _ = min(slots, key=lambda slot: max(slot[1], used_at(slot[0])))
+    return number, place, None, False
+
+
+def known(db: sqlite3.Connection, last: int) -> list[Row]:
+    """Return the next `BATCH` rows after the number `last`. Bodies are not checked."""
+    query = f"SELECT id, ifnull(renewed, meta) {_FROM} WHERE id > ? ORDER BY id LIMIT ?"
+    rows = [(number, decode(meta)) for number, meta in db.execute(query, (last, BATCH))]
+    return [(number, None if decoded is None else decoded[1]) for number, decoded in rows]
+
+
+def checked(db: sqlite3.Connection, last: int) -> list[Row]:
+    """Return the next `BATCH` rows after the number `last`, with bodies checked."""
+    query = f"SELECT id, ifnull(renewed, meta), body {_FROM} WHERE id > ? ORDER BY id LIMIT ?"
+    rows = [(number, page_of(meta, body)) for number, meta, body in db.execute(query, (last, BATCH))]
+    return [
+        (number, page.entry if page and first_number(page.entry.url_sha256) == first_of(number) else None)
+        for number, page in rows
+    ]
+
+
+def numbers(db: sqlite3.Connection, last: int) -> list[int]:
+    """Return the next `BATCH` page numbers after `last`."""
+    return [each for (each,) in db.execute("SELECT id FROM pages WHERE id > ? ORDER BY id LIMIT ?", (last, BATCH))]
+
+
+def last_place(db: sqlite3.Connection) -> int:
+    """Return the highest place in use, or 0. Raises DatabaseError if it is implausible."""
+    (last,) = db.execute("SELECT max(place) FROM contents").fetchone()
+    if (last or 0) >= 2**62:
+        raise Unsound("its pages are at places that were never assigned")
+    return int(last or 0)
+
+
+def store_uses(db: sqlite3.Connection, uses: list[tuple[int, int]]) -> None:
+    """Store the times of last use: pairs of milliseconds and page number."""
+    db.execute("BEGIN IMMEDIATE")
+    db.executemany("UPDATE pages SET used = ? WHERE id = ?", uses)
+    db.execute("COMMIT")
+
+
+def delete(db: sqlite3.Connection, numbers: list[int]) -> None:
+    """Remove the pages that exist."""
+    given = [(number,) for number in numbers]
+    db.execute("BEGIN IMMEDIATE")
+    db.executemany("DELETE FROM contents WHERE place = (SELECT place FROM pages WHERE id = ?)", given)
+    db.executemany("DELETE FROM pages WHERE id = ?", given)
+    db.execute("COMMIT")
+
+
+def delete_rows_only(db: sqlite3.Connection, numbers: list[int]) -> None:
+    """Remove rows of `pages` but keep `contents`: in a damaged file, the place may be another page's."""
+    db.execute("BEGIN IMMEDIATE")
+    db.executemany("DELETE FROM pages WHERE id = ?", [(number,) for number in numbers])
+    db.execute("COMMIT")
+
+
+def sweep(db: sqlite3.Connection) -> None:
+    """Remove contents without a page. Only damage causes them, and no other code finds them."""
+    lost = db.execute("SELECT place FROM contents WHERE place NOT IN (SELECT place FROM pages)").fetchall()
+    if lost:
+        db.execute("BEGIN IMMEDIATE")
+        db.executemany("DELETE FROM contents WHERE place = ?", lost)
+        db.execute("COMMIT")
+
+
+def size(db: sqlite3.Connection) -> int:
+    """Return the bytes of the file that are in use."""
+    return (pragma_number(db, "page_count") - pragma_number(db, "freelist_count")) * pragma_number(db, "page_size")
+
+
+def shrink_file(db: sqlite3.Connection) -> None:
+    """Shrink the file by its free pages, 1000 at a time, and truncate the WAL."""
+    free, before = pragma_number(db, "freelist_count"), 0
+    while free and free != before:
+        db.execute("PRAGMA incremental_vacuum(1000)").fetchall()
+        free, before = pragma_number(db, "freelist_count"), free
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _is_log_incomplete(error: Exception) -> bool:
+    """Return whether a read-only connection found an incomplete WAL index."""
+    return (
+        isinstance(error, sqlite3.OperationalError)
+        and error_code(error) == sqlite3.SQLITE_READONLY
+        and error.sqlite_errorcode == sqlite3.SQLITE_READONLY_RECOVERY
+    )

@@ -12,44 +12,44 @@ import shutil
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import TextIO
 
 import click
 
 from curtsy import __version__
-from curtsy.cli.command import Group
-from curtsy.cli.context import CommandContext
-from curtsy.cli.exits import Exit
-from curtsy.cli.streams import forgiving
+from curtsy.cli.command import Command, Group
+from curtsy.cli.context import CommandContext, Exit
 from curtsy.system.startup import exit_on_interrupt, is_command
 
 __all__ = ["cli", "main"]
 
 COMMANDS = {
-    "get": ("curtsy.cli.get:get", "Fetch pages politely: like curl, with manners."),
+    "get": ("curtsy.cli.get:get", "Fetch pages politely, similar to curl."),
     "crawl": (
         "curtsy.cli.crawl:crawl",
-        "Crawl sites politely: follow links, keep every rule, and go on where it ended.",
+        "Crawl sites politely: follow links, obey every rule, and resume after a stop.",
     ),
-    "download": ("curtsy.cli.download:download", "Save a large file, resumed where an earlier try ended."),
-    "why": ("curtsy.cli.why:why", "Say whether a page may be fetched now, and what decides."),
-    "robots": ("curtsy.cli.robots:robots", "Show a robots.txt as curtsy reads it."),
-    "status": ("curtsy.cli.status:status", "Show the hosts that are known: pace, budget, breaker."),
-    "top": ("curtsy.cli.top:top", "Watch hosts and crawls, live."),
-    "budget": ("curtsy.cli.status:budget", "Show what was spent of each host's day."),
-    "serve": ("curtsy.cli.serve:serve", "Show a live dashboard of hosts, crawls, budgets and breakers."),
+    "download": ("curtsy.cli.download:download", "Save a large file, and resume an earlier attempt."),
+    "why": ("curtsy.cli.why:why", "Explain whether a page may be fetched now."),
+    "robots": ("curtsy.cli.robots:robots", "Show a robots.txt as curtsy parses it."),
+    "status": ("curtsy.cli.status:status", "Show the known hosts: pace, budget, breaker."),
+    "top": ("curtsy.cli.top:top", "Show hosts and crawls live."),
+    "budget": ("curtsy.cli.status:budget", "Show the used part of each host's daily budget."),
+    "serve": ("curtsy.cli.serve:serve", "Serve a live dashboard of hosts, crawls, budgets and breakers."),
     "breaker": ("curtsy.cli.control:breaker", "List, reset or trip the circuit breakers of hosts."),
-    "pause": ("curtsy.cli.control:pause", "Send nothing to a host, until it is resumed."),
+    "pause": ("curtsy.cli.control:pause", "Send no requests to a host until it is resumed."),
     "resume": ("curtsy.cli.control:resume", "End a pause."),
     "forget": (
         "curtsy.cli.control:forget",
-        "Forget what is known of a host: its pace, budget, breaker and robots.txt.",
+        "Delete the records of a host: pace, budget, breaker and robots.txt.",
     ),
-    "jobs": ("curtsy.cli.jobs:jobs", "List, show or remove the crawls that can be gone on with."),
-    "cache": ("curtsy.cli.cache:cache", "List, show, verify, shrink or clear the kept pages."),
-    "config": ("curtsy.cli.config:config", "Show, check or begin the settings."),
-    "doctor": ("curtsy.cli.doctor:doctor", "Check that everything is in place."),
-    "completion": ("curtsy.cli.completion:completion", "Print what makes Tab complete commands in your shell."),
-    "demo": ("curtsy.cli.demo:demo", "See a polite crawl of a small site on this machine."),
+    "jobs": ("curtsy.cli.jobs:jobs", "List, show or remove crawls that can be resumed."),
+    "cache": ("curtsy.cli.cache:cache", "List, show, verify, shrink or clear the cached pages."),
+    "config": ("curtsy.cli.config:config", "Show or check the settings, or create a settings file."),
+    "doctor": ("curtsy.cli.doctor:doctor", "Check the installation and its environment."),
+    "completion": ("curtsy.cli:completion", "Print the script for completion in your shell."),
+    "demo": ("curtsy.cli.demo:demo", "Show a polite crawl of a small site on this machine."),
 }
 """Location and short help of each command, so that listing them imports nothing."""
 
@@ -60,7 +60,7 @@ SECTIONS = {
     "Fetch": ("get", "crawl", "download"),
     "Understand": ("why", "robots", "status", "top", "budget", "serve"),
     "Intervene": ("breaker", "pause", "resume", "forget"),
-    "Look after": ("jobs", "cache", "config", "doctor", "completion", "demo"),
+    "Maintain": ("jobs", "cache", "config", "doctor", "completion", "demo"),
 }
 
 
@@ -70,20 +70,49 @@ SECTIONS = {
     sections=SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"]},
     examples=(
-        ("curtsy demo", "See it at work, in under a minute, without leaving this machine."),
-        ("curtsy get -v https://example.org/", "Fetch a page, and see each step."),
-        ("curtsy crawl https://example.org/ --limit 50 --out pages", "Follow links, into a folder."),
-        ("curtsy why https://example.org/private/", "Ask whether a page may be fetched; it is not asked for."),
-        ("curtsy COMMAND --help", "Learn more about a command."),
+        ("curtsy demo", "Show a crawl on this machine, in under a minute."),
+        ("curtsy get -v https://example.org/", "Fetch a page, and show each step."),
+        ("curtsy crawl https://example.org/ --max-pages 50 --out pages", "Follow links, and save pages in a folder."),
+        ("curtsy why https://example.org/private/", "Explain whether a page may be fetched, without a request."),
+        ("curtsy COMMAND --help", "Show the help of a command."),
     ),
 )
 @click.version_option(__version__, message="curtsy %(version)s")
 def cli() -> None:
     """Fetch the web politely.
 
-    Before each request one decision: robots.txt, the host's daily budget, its circuit breaker, its pace, the global
-    rate. What is known of a host is remembered, and shared by all processes of this machine.
+    Each request must be allowed by robots.txt, the host's daily budget, its circuit breaker, its pace and the global
+    rate. All processes of this machine share the records of hosts.
     """
+
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        ('eval "$(curtsy completion bash)"', "For this shell; add the line to ~/.bashrc for all shells."),
+        ('eval "$(curtsy completion zsh)"', "The same for ~/.zshrc."),
+        ("curtsy completion fish > ~/.config/fish/completions/curtsy.fish", "For fish, once."),
+    ),
+)
+@click.argument("shell", type=click.Choice(SHELLS), required=False, metavar=f"[{'|'.join(SHELLS)}]")
+@click.pass_context
+def completion(context: click.Context, shell: str | None) -> Exit:
+    """Print the script for completion in your shell.
+
+    It also completes the hosts of the store. The default is the current shell.
+    """
+    from click.shell_completion import get_completion_class
+
+    name = shell or os.path.basename(os.environ.get("SHELL", ""))
+    if name not in SHELLS:
+        raise click.UsageError(f"the shell is unknown. Name one of {', '.join(SHELLS)}.", context)
+    kind = get_completion_class(name)
+    assert kind is not None
+    click.echo(kind(context.find_root().command, {}, "curtsy", COMPLETING).source())
+    return Exit.FINE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -171,12 +200,12 @@ def _failed(error: Exception) -> Exit:
         return Exit.ERROR
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename is not None else ""
-        say(f"{place}{error.strerror or error}. Check that it is there and that we may use it.")
+        say(f"{place}{error.strerror or error}. Check that it exists and that you may access it.")
         return Exit.ERROR
     from curtsy.system.log import library_logger
 
-    library_logger("cli").error("A fault of curtsy's own", error=repr(error))
-    say(f"something went wrong that should not: {error!r}. Please report it; {_where(error)}.")
+    library_logger("cli").error("Error in curtsy", error=repr(error))
+    say(f"internal error: {error!r} in {_where(error)}. Please report it.")
     return Exit.ERROR
 
 
@@ -186,10 +215,40 @@ def _where(error: BaseException) -> str:
 
     frames = [each for each in traceback.extract_tb(error.__traceback__) if f"{os.sep}curtsy{os.sep}" in each.filename]
     frame = frames[-1] if frames else None
-    return (
-        "it has no place" if frame is None else f"it was in {frame.filename.rpartition(os.sep)[2]}, line {frame.lineno}"
-    )
+    return "unknown code" if frame is None else f"{frame.filename.rpartition(os.sep)[2]}, line {frame.lineno}"
 
 
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
+
+
+class _Forgiving(io.FileIO):
+    """File that drops failed writes: full disk, closed reader, closed descriptor."""
+
+    behind: TextIO | None = None
+    """Replaced stream, referenced because it closes the descriptor when collected."""
+
+    def write(self, data: object, /) -> int:
+        """Write the data, or drop them on an error."""
+        size = memoryview(data).nbytes  # type: ignore[arg-type]
+        try:
+            return super().write(data) or size  # type: ignore[arg-type]
+        except OSError:
+            return size
+
+
+def forgiving(stream: TextIO) -> TextIO:
+    """Return a stream to the same file that drops failed writes (N1).
+
+    Lost messages do not stop the work or change its exit code.
+    """
+    try:
+        raw = _Forgiving(stream.fileno(), "w", closefd=False)
+    except (OSError, ValueError):  # no file descriptor, as in tests that capture output
+        return stream
+    raw.behind = stream
+    with suppress(OSError):
+        stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding=stream.encoding, errors="replace", line_buffering=True, write_through=True
+    )

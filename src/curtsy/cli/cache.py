@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from curtsy.cli import console
-from curtsy.cli.command import Command, Group
-from curtsy.cli.context import CommandContext
-from curtsy.cli.exits import Exit
-from curtsy.cli.values import Domain, Size
+from curtsy.cli.command import Command, Domain, Group, Size
+from curtsy.cli.context import CommandContext, Exit
 
 if TYPE_CHECKING:
     from curtsy.core.cache import Entry
@@ -21,14 +19,14 @@ if TYPE_CHECKING:
 @click.group(
     cls=Group,
     examples=(
-        ("curtsy cache ls", "What is kept."),
-        ("curtsy cache gc --max-size 100M", "Drop what was not used for longest, until 100 MB are left."),
+        ("curtsy cache ls", "All cached pages."),
+        ("curtsy cache gc --max-size 100M", "Delete the least recently used pages, until 100 MB are left."),
     ),
 )
 def cache() -> None:
-    """List, show, verify, shrink or clear the kept pages.
+    """List, show, verify, shrink or clear the cached pages.
 
-    A page that is kept is not downloaded again while it is fresh; then the site is asked whether it still holds.
+    A cached page is used without a request while it is fresh. Then it is revalidated.
     """
 
 
@@ -36,17 +34,17 @@ def cache() -> None:
     "ls",
     cls=Command,
     examples=(
-        ("curtsy cache ls example.org", "What is kept of a host and the hosts under it."),
-        ("curtsy cache ls --json | jq -r '.[].url'", "The URLs alone."),
+        ("curtsy cache ls example.org", "The pages of a host and its subdomains."),
+        ("curtsy cache ls --json | jq -r '.[].url'", "Only the URLs."),
     ),
 )
 @click.argument("domain", type=Domain(), required=False)
-@click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
+@click.option("--json", "is_json", is_flag=True, help="Write JSON.")
 @click.pass_obj
 def ls(given: CommandContext, domain: str | None, is_json: bool) -> Exit:
-    """List the kept pages, the newest first.
+    """List the cached pages, the newest first.
 
-    Values in URLs that look secret are masked, as they are on the disk.
+    Values in URLs that look secret are masked, as on the disk.
     """
     from curtsy.core.messages import span
 
@@ -57,7 +55,7 @@ def ls(given: CommandContext, domain: str | None, is_json: bool) -> Exit:
         console.write_json([_fields(each) for each in found])
         return Exit.FINE
     if not found:
-        console.say("nothing is kept." if domain is None else f"nothing is kept of {domain}.")
+        console.say("the cache is empty." if domain is None else f"the cache has no page of {domain}.")
         return Exit.FINE
     has_variants = any(each.variant for each in found)
     names = ("age", "fresh for", "size", "status", *(["variant"] if has_variants else []), "url")
@@ -91,19 +89,19 @@ def _fields(entry: Entry) -> dict[str, Any]:
     "show",
     cls=Command,
     examples=(
-        ("curtsy cache show https://example.org/", "What is known of a kept page."),
-        ("curtsy cache show --body https://example.org/ > page.html", "The page itself."),
+        ("curtsy cache show https://example.org/", "Metadata of a page."),
+        ("curtsy cache show --body https://example.org/ > page.html", "The body of a page."),
     ),
 )
 @click.argument("url", metavar="URL")
-@click.option("--variant", metavar="HASH", help="The variant to show, as `cache ls` lists it; the newest by default.")
-@click.option("--body", "is_body", is_flag=True, help="Its body, as it was kept, on standard output.")
-@click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
+@click.option("--variant", metavar="HASH", help="The variant to show, from `cache ls`; the newest by default.")
+@click.option("--body", "is_body", is_flag=True, help="Write the stored body to standard output.")
+@click.option("--json", "is_json", is_flag=True, help="Write JSON.")
 @click.pass_obj
 def show(given: CommandContext, url: str, variant: str | None, is_body: bool, is_json: bool) -> Exit:
-    """Show one kept page: when it came, how long it is fresh, its headers.
+    """Show one cached page: its age, freshness and headers.
 
-    A page is kept once for each set of request headers that may select another page, such as a language or a key.
+    A page has a variant for each set of request headers that may select another page, such as a language or a key.
     """
     from rich.text import Text
 
@@ -115,8 +113,8 @@ def show(given: CommandContext, url: str, variant: str | None, is_body: bool, is
     wanted = None if variant is None else variant.strip().removeprefix("–")
     page = next((each for each in pages if wanted in (None, each.entry.variant)), None)
     if page is None:
-        what = "is not kept, or was damaged" if not pages else f"has no variant {variant}"
-        console.say(f"{url} {what}. curtsy cache ls lists what is kept.")
+        what = "is not cached, or was damaged" if not pages else f"has no variant {variant}"
+        console.say(f"{url} {what}. curtsy cache ls lists the cached pages.")
         return Exit.ERROR
     if variant is None and len(pages) > 1:
         others = ", ".join(each.entry.variant or "–" for each in pages[1:])
@@ -132,27 +130,23 @@ def show(given: CommandContext, url: str, variant: str | None, is_body: bool, is
     left = entry.fetched_at + entry.lifetime - entry.age - now
     terminal = console.out()
     terminal.print(Text(console.plain(entry.url), style="bold"), soft_wrap=True)
-    fresh = f"for {span(left)} more" if left > 0 else "no: the site is asked whether it still holds"
+    fresh = f"for {span(left)} more" if left > 0 else "no: it is revalidated before use"
     rows = [
         ("status", str(entry.status)), ("size", console.size(entry.body_size)), ("variant", entry.variant or "–"),
-        ("kept", f"{span(max(0.0, now - entry.fetched_at))} ago"), ("fresh", fresh), ("sha256", entry.body_sha256),
+        ("fetched", f"{span(max(0.0, now - entry.fetched_at))} ago"), ("fresh", fresh), ("sha256", entry.body_sha256),
         *entry.headers,
     ]  # fmt: skip
-    table = console.table("", "")
-    table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"
-    for name, value in rows:
-        table.add_row(Text(console.plain(name), style="dim"), console.plain(value))
-    console.show(terminal, table)
+    console.show_rows(terminal, rows)
     return Exit.FINE
 
 
-@cache.command("verify", cls=Command, examples=(("curtsy cache verify", "Look at every page."),))
-@click.option("--json", "is_json", is_flag=True, help="The counts as JSON.")
+@cache.command("verify", cls=Command, examples=(("curtsy cache verify", "Check every page."),))
+@click.option("--json", "is_json", is_flag=True, help="Write the counts as JSON.")
 @click.pass_obj
 def verify(given: CommandContext, is_json: bool) -> Exit:
-    """Check the checksum of every kept page, and drop those that are damaged.
+    """Verify the checksum of every cached page, and delete damaged pages.
 
-    The exit code is 1 if there were any: they will be fetched anew.
+    The exit code is 1 if there were any. They will be fetched again.
     """
     kept = given.open_cache()
     found = kept.verify()
@@ -160,16 +154,16 @@ def verify(given: CommandContext, is_json: bool) -> Exit:
     if is_json:
         console.write_json(found)
     else:
-        console.say(f"{console.counted(found.good, 'page')} good, {found.damaged} damaged and dropped.")
+        console.say(f"{console.counted(found.good, 'page')} valid, {found.damaged} damaged and deleted.")
     return Exit.ERROR if found.damaged else Exit.FINE
 
 
-@cache.command("gc", cls=Command, examples=(("curtsy cache gc --max-size 100M", "Leave 100 MB."),))
-@click.option("--max-size", type=Size(), metavar="SIZE", help="How much may stay; by default what the settings say.")
-@click.option("--json", "is_json", is_flag=True, help="The bytes given back, as JSON.")
+@cache.command("gc", cls=Command, examples=(("curtsy cache gc --max-size 100M", "Shrink the cache to 100 MB."),))
+@click.option("--max-size", type=Size(), metavar="SIZE", help="Maximum size; by default cache_size.")
+@click.option("--json", "is_json", is_flag=True, help="Write the freed bytes as JSON.")
 @click.pass_obj
 def gc(given: CommandContext, max_size: int | None, is_json: bool) -> Exit:
-    """Drop the pages that were not used for longest, until the rest fits."""
+    """Delete the least recently used pages, until the rest fits."""
     kept = given.open_cache()
     freed = kept.gc(max_size)
     left = kept.size
@@ -177,7 +171,7 @@ def gc(given: CommandContext, max_size: int | None, is_json: bool) -> Exit:
     if is_json:
         console.write_json({"freed": freed, "size": left})
     else:
-        console.say(f"{console.size(freed)} given back, {console.size(left)} kept.")
+        console.say(f"{console.size(freed)} freed, {console.size(left)} left.")
     return Exit.FINE
 
 
@@ -185,18 +179,18 @@ def gc(given: CommandContext, max_size: int | None, is_json: bool) -> Exit:
     "clear",
     cls=Command,
     examples=(
-        ("curtsy cache clear example.org", "Forget the pages of a host and the hosts under it."),
-        ("curtsy cache clear --all", "Forget every page."),
+        ("curtsy cache clear example.org", "Delete the pages of a host and its subdomains."),
+        ("curtsy cache clear --all", "Delete all pages."),
     ),
 )
 @click.argument("domain", type=Domain(), required=False)
 @click.option("--all", "is_all", is_flag=True, help="All pages of all hosts.")
-@click.option("--json", "is_json", is_flag=True, help="The pages dropped, as JSON.")
+@click.option("--json", "is_json", is_flag=True, help="Write the number of deleted pages as JSON.")
 @click.pass_obj
 def clear(given: CommandContext, domain: str | None, is_all: bool, is_json: bool) -> Exit:
-    """Forget kept pages."""
+    """Delete cached pages."""
     if (domain is None) is not is_all:
-        raise click.UsageError("name a domain, or say --all.")
+        raise click.UsageError("name a domain, or use --all.")
     kept = given.open_cache()
     before = [each for each in kept.entries() if _is_of(each, domain)]
     if is_all:
@@ -208,8 +202,8 @@ def clear(given: CommandContext, domain: str | None, is_all: bool, is_json: bool
     if is_json:
         console.write_json({"dropped": len(before) - len(after), "left": len(after)})
     else:
-        console.say(f"{console.counted(len(before) - len(after), 'page')} dropped.")
+        console.say(f"{console.counted(len(before) - len(after), 'page')} deleted.")
     if after:
-        console.say(f"{console.counted(len(after), 'page')} could not be removed. See whose files they are.")
+        console.say(f"{console.counted(len(after), 'page')} could not be deleted. Check the owner of the files.")
         return Exit.ERROR
     return Exit.FINE

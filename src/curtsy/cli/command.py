@@ -1,17 +1,26 @@
-"""Click commands and groups with examples and global options in the help, and suggestions for typos."""
+"""Click commands and groups with examples in the help, parameter types, and suggestions for typos."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from curtsy.cli.context import GIVEN_OPTIONS, ContextOption
+from curtsy.cli.context import GLOBAL_OPTIONS, CommandContext, ContextOption
 from curtsy.system.startup import raise_on_interrupt
+
+if TYPE_CHECKING:  # ParamType is generic only in later versions of click
+    _Seconds = click.ParamType[float]
+    _Bytes = click.ParamType[int]
+    _Name = click.ParamType[str]
+    _Field = click.ParamType[tuple[str, str]]
+else:
+    _Seconds = _Bytes = _Name = _Field = click.ParamType
 
 Examples = Sequence[tuple[str, str]]
 """Pairs of a command line and its description."""
@@ -23,7 +32,7 @@ class Command(click.Command):
     def __init__(self, *arguments: Any, examples: Examples = (), **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)
         self.examples = tuple(examples)
-        self.params = [*self.params, *GIVEN_OPTIONS]
+        self.params = [*self.params, *GLOBAL_OPTIONS]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, the command's own options, and the global options."""
@@ -63,7 +72,7 @@ class Group(click.Group):
         self.examples = tuple(examples)
         self.lazy = lazy or {}
         self.sections = sections or {}
-        self.params = [*self.params, *GIVEN_OPTIONS]
+        self.params = [*self.params, *GLOBAL_OPTIONS]
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return all names, in the order of their sections."""
@@ -98,7 +107,7 @@ class Group(click.Group):
         name = args[0]
         if name not in self.list_commands(ctx) and not name.startswith("-") and not ctx.resilient_parsing:
             near = difflib.get_close_matches(name, self.list_commands(ctx), 1)
-            hint = f"Did you mean {near[0]}?" if near else f"{ctx.command_path} --help lists all of them."
+            hint = f"Did you mean {near[0]}?" if near else f"{ctx.command_path} --help lists all commands."
             raise click.UsageError(f"there is no command {name!r}. {hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -152,7 +161,7 @@ def _write_options(command: click.Command, ctx: click.Context, formatter: click.
         with formatter.section("Options"):
             formatter.write_dl(own)
     if given:
-        with formatter.section("Settings, for every command"):
+        with formatter.section("Global options"):
             formatter.write_dl(given)
 
 
@@ -165,3 +174,87 @@ def _write_examples(examples: Examples, formatter: click.HelpFormatter) -> None:
                 formatter.write("\n")
             formatter.write_text(words)
             formatter.write(f"{'':>{formatter.current_indent}}  $ {line}\n")  # never wrapped: users copy it
+
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_SIZES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)?\s*", re.ASCII)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE | re.ASCII)
+
+
+class Duration(_Seconds):
+    """Seconds, or with units: `90`, `1.5s`, `10m`, `1h30m`, `2d`."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds."""
+        if isinstance(value, int | float):
+            return float(value)
+        place, seconds, text = 0, 0.0, value.strip().lower()
+        while place < len(text) and (found := _PART.match(text, place)) is not None:
+            seconds += float(found[1]) * _UNITS[found[2] or "s"]
+            place = found.end()
+        if place < len(text) or not 0 < seconds <= 366 * 86_400:
+            self.fail(f"{value!r} must be a time above 0, such as 90, 1.5s, 10m, 1h30m or 2d.", param, ctx)
+        return seconds
+
+
+class Size(_Bytes):
+    """Bytes, or with a unit of 1024: `500000`, `20M`, `1.5G`."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes."""
+        if isinstance(value, int):
+            return value
+        found = _SIZE.fullmatch(value.strip())
+        if found is None or float(found[1]) > 2**40:
+            self.fail(f"{value!r} must be a number of bytes, such as 500000, 20M or 1.5G.", param, ctx)
+        return int(float(found[1]) * _SIZES[found[2].lower()])
+
+
+class Domain(_Name):
+    """Host, with its port unless that is the default."""
+
+    name = "domain"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the normalized domain."""
+        from curtsy.core.errors import InvalidDomain
+        from curtsy.core.message import parse_domain
+
+        try:
+            return parse_domain(value)
+        except InvalidDomain as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Complete the hosts of the store."""
+        from curtsy.core.errors import CurtsyError
+
+        try:
+            store = ctx.ensure_object(CommandContext).open_store()
+            try:
+                found = store.keys(f"host:{incomplete}")
+            finally:
+                store.close()
+        except (CurtsyError, OSError):
+            return []  # completion must not print errors
+        return [CompletionItem(key.removeprefix("host:")) for key in found[:100]]
+
+
+class Header(_Field):
+    """Header field, `Name: value`."""
+
+    name = "header"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Return name and value."""
+        if isinstance(value, tuple):
+            return value
+        name, colon, rest = value.partition(":")
+        if not colon or not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) or re.search(r"[\r\n\0]", rest):
+            self.fail('a header has the form "Name: value", on one line.', param, ctx)
+        return name, rest.strip()

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
-from typing import Any
 
 import click
 
 from curtsy.cli import console
-from curtsy.cli.command import Command, Group
-from curtsy.cli.context import CommandContext
-from curtsy.cli.exits import Exit
-from curtsy.cli.values import Domain
+from curtsy.cli.command import Command, Domain, Group
+from curtsy.cli.context import CommandContext, Exit
 
 
 @click.group(
     cls=Group,
     examples=(
-        ("curtsy config init", "Begin a curtsy.yaml, every line of it explained."),
-        ("curtsy config show --origin example.org", "What holds for a host, and which file and line says so."),
+        ("curtsy config init", "Write a curtsy.yaml with every setting explained."),
+        ("curtsy config show --origin example.org", "Settings of a host, and the file and line of each."),
     ),
 )
 def config() -> None:
-    """Show, check or begin the settings.
+    """Show or check the settings, or create a settings file.
 
-    They come from, each winning over those before it: what is built in, a preset, the user's file, the project's file
+    Sources, lowest precedence first: built-in defaults, a preset, the user's file, the project's files
     (config/domains.yaml, curtsy.yaml), the environment (CURTSY_...), the command line.
     """
 
@@ -35,21 +30,22 @@ def config() -> None:
     "show",
     cls=Command,
     examples=(
-        ("curtsy config show", "All settings, written as a file has them."),
-        ("curtsy config show --origin", "Where each value comes from."),
-        ("curtsy config show example.org --json", "What holds for a host."),
+        ("curtsy config show", "All settings, in the syntax of a file."),
+        ("curtsy config show --origin", "The origin of each value."),
+        ("curtsy config show example.org --json", "Settings of a host."),
     ),
 )
 @click.argument("domain", type=Domain(), required=False)
-@click.option("--origin", "is_origin", is_flag=True, help="Say where each value comes from: file and line.")
+@click.option("--origin", "is_origin", is_flag=True, help="Show the origin of each value: file and line.")
 @click.option("--json", "is_json", is_flag=True, help="Values and origins as JSON.")
 @click.pass_obj
 def show(given: CommandContext, domain: str | None, is_origin: bool, is_json: bool) -> Exit:
-    """Show the settings that hold, for all hosts or for one."""
+    """Show the settings in effect, for all hosts or for one."""
     from rich.text import Text
 
-    from curtsy.observe.messages import origin as where
+    from curtsy.observe.policy_view import origin as where
     from curtsy.observe.policy_view import values_of
+    from curtsy.settings.template import yaml_value
 
     settings = given.settings()
     general, policy = values_of(settings, domain)
@@ -62,46 +58,35 @@ def show(given: CommandContext, domain: str | None, is_origin: bool, is_json: bo
         )
         return Exit.FINE
     if not is_origin:
-        lines = [f"{name}: {_written(value)}" for name, value in general.items()]
-        lines.append("default_policy:" if domain is None else f"# what holds for {domain}\ndefault_policy:")
-        click.echo("\n".join([*lines, *(f"  {name}: {_written(value)}" for name, value in policy.items())]))
+        lines = [f"{name}: {yaml_value(value)}" for name, value in general.items()]
+        lines.append("default_policy:" if domain is None else f"# settings of {domain}\ndefault_policy:")
+        click.echo("\n".join([*lines, *(f"  {name}: {yaml_value(value)}" for name, value in policy.items())]))
         return Exit.FINE
     table = console.table("setting", "value", "from", folded=("value",))
     for name, value in (general | policy).items():
         origin = where(settings, domain, name)
         table.add_row(
             name,
-            console.plain(_written(value)),
+            console.plain(yaml_value(value)),
             Text(console.plain(origin), style="dim" if origin == "built-in" else ""),
         )
     console.show(console.out(), table)
     return Exit.FINE
 
 
-def _written(value: Any) -> str:
-    """Return a value in the syntax of a settings file."""
-    from curtsy.settings.problems import shown
-
-    if isinstance(value, str) and not re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]*", value):
-        return json.dumps(value)
-    if isinstance(value, list):
-        return json.dumps(value)
-    return shown(value, bare=True)
-
-
 @config.command(
     "check",
     cls=Command,
     examples=(
-        ("curtsy config check", "Are the settings in order? 0 if so, 78 if not, with file, line and rule."),
-        ("curtsy config check config/domains.yaml", "The same for one file, before it is put in place."),
+        ("curtsy config check", "Exit code 0 if the settings are valid, 78 if not, with file, line and rule."),
+        ("curtsy config check config/domains.yaml", "Check one file before you use it."),
     ),
 )
 @click.argument("file", metavar="[FILE]", required=False)
 @click.option("--json", "is_json", is_flag=True, help="Files and warnings as JSON.")
 @click.pass_obj
 def check(given: CommandContext, file: str | None, is_json: bool) -> Exit:
-    """Check the settings: every fault is told, with its place, the rule and the value."""
+    """Check the settings; report each error with its place, rule and value."""
     if file is not None:
         given.config = file
     settings = given.settings()
@@ -114,7 +99,7 @@ def check(given: CommandContext, file: str | None, is_json: bool) -> Exit:
     for each in files:
         click.echo(each)
     domains = console.counted(len(settings.policies.entries), "domain")
-    console.say(f"the settings are in order: {console.counted(len(files), 'file')}, entries for {domains}.")
+    console.say(f"The settings are valid: {console.counted(len(files), 'file')}, entries for {domains}.")
     return Exit.FINE
 
 
@@ -123,22 +108,22 @@ def check(given: CommandContext, file: str | None, is_json: bool) -> Exit:
     cls=Command,
     examples=(
         ("curtsy config init", "Write curtsy.yaml here."),
-        ("curtsy config init - | less", "Only look at it."),
+        ("curtsy config init - | less", "Show it without writing a file."),
     ),
 )
 @click.argument("file", metavar="[FILE]", default="curtsy.yaml")
-@click.option("--force", is_flag=True, help="Even if there is one already.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 def init(file: str, force: bool) -> Exit:
-    """Begin a settings file: the settings that matter most, each explained, all at their defaults."""
-    from curtsy.cli.template import TEMPLATE
+    """Create a settings file with every setting explained and at its default."""
+    from curtsy.settings.template import template
 
     if file == "-":
-        click.echo(TEMPLATE, nl=False)
+        click.echo(template(), nl=False)
         return Exit.FINE
     try:
         with Path(file).open("w" if force else "x", encoding="utf-8") as target:
-            target.write(TEMPLATE)
+            target.write(template())
     except FileExistsError:
-        raise click.ClickException(f"{file} is there already. Say --force to replace it.") from None
-    console.say(f"{file} is written. Edit it, then: curtsy config check")
+        raise click.ClickException(f"{file} exists. Use --force to replace it.") from None
+    console.say(f"Wrote {file}. Edit it, then run: curtsy config check")
     return Exit.FINE

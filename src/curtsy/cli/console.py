@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TextIO
 
 from curtsy.core.escape import visible
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from curtsy.observe.why_checks import State
+    from curtsy.observe.why import State
 
 MARKS: dict[State, tuple[str, str]] = {
     "yes": ("✓", "green"),
@@ -141,6 +142,17 @@ def table(*columns: str, right: tuple[str, ...] = (), folded: tuple[str, ...] = 
             overflow="fold" if is_folded else "ellipsis",
         )  # fmt: skip
     return found
+
+
+def show_rows(terminal: Console, rows: Iterable[tuple[str, Text | str]]) -> None:
+    """Print names and values in two columns; long values wrap."""
+    from rich.text import Text
+
+    found = table("", "")
+    found.columns[1].no_wrap, found.columns[1].overflow = False, "fold"
+    for name, value in rows:
+        found.add_row(Text(plain(name), style="dim"), plain(value) if isinstance(value, str) else value)
+    show(terminal, found)
 
 
 def brief(seconds: float) -> str:

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from curtsy.cli import console
-from curtsy.cli.command import Command, Group
-from curtsy.cli.context import CommandContext
-from curtsy.cli.exits import Exit
-from curtsy.cli.values import Domain, Duration
+from curtsy.cli.command import Command, Domain, Duration, Group
+from curtsy.cli.context import CommandContext, Exit
 
 if TYPE_CHECKING:
     from curtsy.core.amendment import Amendment
@@ -24,49 +22,30 @@ MOST_NAMED = 5
 """Maximum number of hosts listed by name."""
 
 
-def _begin(
-    given: CommandContext, domains: tuple[str, ...], change: Amendment, words: str, undo: str, is_json: bool
+def _amend(
+    given: CommandContext, domains: tuple[str, ...], change: Amendment, words: str, is_json: bool, undo: str = ""
 ) -> Exit:
-    """Apply a change to hosts, known or not, and report it.
+    """Apply a change to hosts and report it; waiting requests obey it within moments.
 
-    Waiting requests to a host obey the change within moments.
+    `undo` is the command that reverts the change. A change without it needs a known host: an unknown one is an error.
     """
-    from curtsy.engine.gate_steps import amended
-    from curtsy.engine.host_view import view_of
-
-    views, store = [], given.open_shared_store()
-    try:
-        for domain in domains:
-            policy = given.settings().policies.of(domain)
-            host = store.update(policy.key_for(domain), amended(policy, change))
-            views.append(view_of(domain, host, store.now(), policy))
-            if not is_json:
-                said = words.format(name=_name(domain, policy), undo=given.command(f"{undo} {domain}"))
-                console.say(said + _others(store, domain, policy))
-    finally:
-        store.close()
-    if is_json:
-        console.write_json(views)
-    return Exit.FINE
-
-
-def _end(given: CommandContext, domains: tuple[str, ...], change: Amendment, words: str, is_json: bool) -> Exit:
-    """Undo a change of hosts; report an unknown host as an error and write nothing."""
     from curtsy.cli.status import none_known
-    from curtsy.engine.gate_steps import amended_if_known
+    from curtsy.engine.gate_steps import amended, amended_if_known
     from curtsy.engine.host_view import view_of
 
     views, code, store = [], Exit.FINE, given.open_shared_store()
     try:
         for domain in domains:
             policy = given.settings().policies.of(domain)
-            host = store.update(policy.key_for(domain), amended_if_known(policy, change))
+            step = amended(policy, change) if undo else amended_if_known(policy, change)
+            host = store.update(policy.key_for(domain), step)
             if host is None:
                 code = none_known(domain)
                 continue
             views.append(view_of(domain, host, store.now(), policy))
             if not is_json:
-                console.say(words.format(name=_name(domain, policy)))
+                text = words.format(name=_name(domain, policy), undo=given.command(f"{undo} {domain}"))
+                console.say(text + (_others(store, domain, policy) if undo else ""))
     finally:
         store.close()
     if is_json:
@@ -76,7 +55,7 @@ def _end(given: CommandContext, domains: tuple[str, ...], change: Amendment, wor
 
 def _name(domain: str, policy: Policy) -> str:
     """Return the host's name, or that of the shared record with all its hosts."""
-    return domain if policy.key is None else f"{policy.key}, with all hosts under it,"
+    return domain if policy.key is None else f"{policy.key}, with all its subdomains,"
 
 
 def _others(store: Store, domain: str, policy: Policy) -> str:
@@ -89,27 +68,29 @@ def _others(store: Store, domain: str, policy: Policy) -> str:
         return ""
     shown, more = ", ".join(found[:MOST_NAMED]), len(found) - MOST_NAMED
     which = f"{shown} and {more:,} more" if more > 0 else shown
-    return f" This does not touch {which}, {'a host of its' if len(found) == 1 else 'hosts of their'} own."
+    return (
+        f" This does not affect {which}, which {'has its own record' if len(found) == 1 else 'have their own records'}."
+    )
 
 
 @click.group(
     cls=Group,
     examples=(
-        ("curtsy breaker ls", "Hosts that are being left alone."),
-        ("curtsy breaker reset example.org", "Ask a host again, if you know that it is well."),
+        ("curtsy breaker ls", "Hosts whose breaker is open."),
+        ("curtsy breaker reset example.org", "Request a host again, if you know that it works."),
     ),
 )
 def breaker() -> None:
     """List, reset or trip the circuit breakers of hosts.
 
-    A breaker opens when a host fails three times in a row, answers 403, or answers 429 without saying when to come
-    back. While it is open, nothing is sent; after the cooldown (5 minutes) one request tries whether the host is well.
+    A breaker opens when a host fails three times in a row, answers 403, or answers 429 without Retry-After. While it
+    is open, no request is sent. After the cooldown (5 minutes) one trial request tests the host.
     """
 
 
 @breaker.command("ls", cls=Command, examples=(("curtsy breaker ls --all", "The breakers of all hosts."),))
-@click.option("--all", "is_all", is_flag=True, help="Also those that are closed.")
-@click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
+@click.option("--all", "is_all", is_flag=True, help="List closed breakers too.")
+@click.option("--json", "is_json", is_flag=True, help="Write JSON.")
 @click.pass_obj
 def ls(given: CommandContext, is_all: bool, is_json: bool) -> Exit:
     """List the breakers that are not closed."""
@@ -134,31 +115,33 @@ def ls(given: CommandContext, is_all: bool, is_json: bool) -> Exit:
 
 
 @breaker.command(
-    "reset", cls=Command, examples=(("curtsy breaker reset example.org", "Close it, and end every rest."),)
+    "reset", cls=Command, examples=(("curtsy breaker reset example.org", "Close it, and end a Retry-After."),)
 )
 @click.argument("domains", metavar="DOMAIN...", type=Domain(), nargs=-1, required=True)
-@click.option("--json", "is_json", is_flag=True, help="How the hosts stand then, as JSON.")
+@click.option("--json", "is_json", is_flag=True, help="Write the new state of the hosts as JSON.")
 @click.pass_obj
 def reset(given: CommandContext, domains: tuple[str, ...], is_json: bool) -> Exit:
-    """Close a host's breaker, and end any rest that it asked for.
+    """Close a host's breaker, and end its Retry-After.
 
-    Pace and budget stay as they are. Do this only if you know that the host is well.
+    Pace and budget are unchanged. Do this only if you know that the host works.
     """
     from curtsy.core.amendment import Reset
 
-    return _end(given, domains, Reset(), "the breaker of {name} is closed.", is_json)
+    return _amend(given, domains, Reset(), "the breaker of {name} is closed.", is_json)
 
 
-@breaker.command("trip", cls=Command, examples=(("curtsy breaker trip example.org", "Leave it alone for 5 minutes."),))
+@breaker.command(
+    "trip", cls=Command, examples=(("curtsy breaker trip example.org", "Send it no requests for 5 minutes."),)
+)
 @click.argument("domains", metavar="DOMAIN...", type=Domain(), nargs=-1, required=True)
-@click.option("--json", "is_json", is_flag=True, help="How the hosts stand then, as JSON.")
+@click.option("--json", "is_json", is_flag=True, help="Write the new state of the hosts as JSON.")
 @click.pass_obj
 def trip(given: CommandContext, domains: tuple[str, ...], is_json: bool) -> Exit:
-    """Open a host's breaker, as if it had failed: nothing is sent for its cooldown."""
+    """Open a host's breaker, as if it had failed: no request is sent for its cooldown."""
     from curtsy.core.amendment import Trip
 
     words = "the breaker of {name} is open. {undo} closes it."
-    return _begin(given, domains, Trip(), words, "breaker reset", is_json)
+    return _amend(given, domains, Trip(), words, is_json, "breaker reset")
 
 
 @click.command(
@@ -169,65 +152,65 @@ def trip(given: CommandContext, domains: tuple[str, ...], is_json: bool) -> Exit
     ),
 )
 @click.argument("domains", metavar="DOMAIN...", type=Domain(), nargs=-1, required=True)
-@click.option("--for", "seconds", type=Duration(), metavar="TIME", help="Only so long: 90s, 10m, 2h.")
-@click.option("--json", "is_json", is_flag=True, help="How the hosts stand then, as JSON.")
+@click.option("--for", "seconds", type=Duration(), metavar="TIME", help="Duration of the pause: 90s, 10m, 2h.")
+@click.option("--json", "is_json", is_flag=True, help="Write the new state of the hosts as JSON.")
 @click.pass_obj
 def pause(given: CommandContext, domains: tuple[str, ...], seconds: float | None, is_json: bool) -> Exit:
-    """Send nothing to a host, until it is resumed.
+    """Send no requests to a host until it is resumed.
 
-    It holds for every process that shares the store, at once; what is under way ends as usual. Another port is another
-    host, and so is a host under this one, unless the settings let them share a record.
+    The pause applies at once to every process that shares the store. Requests in flight finish. Another port is another
+    host, and so is a subdomain, unless the settings let them share a record.
     """
     from curtsy.core.amendment import Pause
 
-    return _begin(given, domains, Pause(seconds), "{name} is paused. {undo} ends that.", "resume", is_json)
+    return _amend(given, domains, Pause(seconds), "{name} is paused. {undo} resumes it.", is_json, "resume")
 
 
-@click.command(cls=Command, examples=(("curtsy resume example.org", "Ask it again, at its usual pace."),))
+@click.command(cls=Command, examples=(("curtsy resume example.org", "Request it again, at its usual pace."),))
 @click.argument("domains", metavar="DOMAIN...", type=Domain(), nargs=-1, required=True)
-@click.option("--json", "is_json", is_flag=True, help="How the hosts stand then, as JSON.")
+@click.option("--json", "is_json", is_flag=True, help="Write the new state of the hosts as JSON.")
 @click.pass_obj
 def resume(given: CommandContext, domains: tuple[str, ...], is_json: bool) -> Exit:
     """End a pause."""
     from curtsy.core.amendment import Resume
 
-    return _end(given, domains, Resume(), "{name} is not paused any more.", is_json)
+    return _amend(given, domains, Resume(), "{name} is resumed.", is_json)
 
 
 @click.command(
     cls=Command,
     examples=(
-        ("curtsy forget typo.example", "A host that does not exist, and stands in the list."),
-        ("curtsy forget --yes example.org example.net", "Some of them, without being asked."),
+        ("curtsy forget typo.example", "A host that does not exist."),
+        ("curtsy forget --yes example.org example.net", "Several, without confirmation."),
     ),
 )
 @click.argument("domains", metavar="DOMAIN...", type=Domain(), nargs=-1, required=True)
-@click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
-@click.option("--json", "is_json", is_flag=True, help="The hosts that are forgotten, as JSON.")
+@click.option("--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--json", "is_json", is_flag=True, help="Write the deleted hosts as JSON.")
 @click.pass_obj
 def forget(given: CommandContext, domains: tuple[str, ...], is_sure: bool, is_json: bool) -> Exit:
-    """Forget what is known of a host: its pace, budget, breaker and robots.txt.
+    """Delete the records of a host: pace, budget, breaker and robots.txt.
 
-    It then counts as never asked, so its budget of the day begins anew. Kept pages and statistics stay.
+    The host then counts as unknown, so its daily budget starts at zero. Cached pages and statistics remain.
     """
     from curtsy.cli.status import none_known
 
     if not is_sure:
         if not sys.stdin.isatty():
-            raise click.UsageError("hosts are forgotten only if you are sure. Say --yes.")
-        click.confirm(f"Forget {', '.join(domains)}, and what was spent of the day?", err=True, abort=True)
+            raise click.UsageError("this deletes the records of hosts. Confirm with --yes.")
+        click.confirm(f"Delete the records of {', '.join(domains)}, with today's budget?", err=True, abort=True)
     forgotten, code, store = [], Exit.FINE, given.open_shared_store()
     try:
         for domain in domains:
             policy = given.settings().policies.of(domain)
-            under_way = store.update(policy.key_for(domain), _forgotten)
-            if under_way:
-                noun = console.counted(under_way, "request")
-                console.say(f"{domain} is not forgotten: {noun} to it may be under way. Try again when that has ended.")
+            in_flight = store.update(policy.key_for(domain), _forgotten)
+            if in_flight:
+                noun = console.counted(in_flight, "request")
+                console.say(f"{domain} is not forgotten: {noun} to it may be in flight. Try again after that.")
                 code = Exit.ERROR
                 continue
             rules = [f"rules:{scheme}://{domain}" for scheme in ("https", "http")]
-            if under_way is None and all(store.read(key) is None for key in rules):
+            if in_flight is None and all(store.read(key) is None for key in rules):
                 code = none_known(domain)
                 continue
             for key in rules:
@@ -248,5 +231,5 @@ def _forgotten(host: Host | None, now: Now) -> tuple[Host | None, int | None]:
 
     if host is None:
         return None, None
-    under_way = sum(place.until > now.at for place in in_time(host, now).places)
-    return (host if under_way else None), under_way
+    in_flight = sum(place.until > now.at for place in in_time(host, now).places)
+    return (host if in_flight else None), in_flight

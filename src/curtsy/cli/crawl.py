@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import chain
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from curtsy.cli import console
-from curtsy.cli.command import Command
-from curtsy.cli.context import CommandContext
-from curtsy.cli.exits import Exit
+from curtsy.cli.command import Command, Domain, Duration, Size
+from curtsy.cli.context import PATIENCE, SIGNALS, CommandContext, Exit, leave, run
+from curtsy.cli.get import url_lines
 from curtsy.cli.jobs import JobName
-from curtsy.cli.running import run
-from curtsy.cli.values import Domain, Duration, Size
+from curtsy.core.errors import CurtsyError, NotWritten, PolicyError, Reason
 
 if TYPE_CHECKING:
+    from curtsy.cli.live import Display
     from curtsy.client import AsyncClient
     from curtsy.crawling.crawl import AsyncCrawl
-    from curtsy.crawling.outputs import Output
-    from curtsy.crawling.outputs.examples import Examples
-    from curtsy.crawling.progress import HostProgress, Summary
+    from curtsy.crawling.outputs.protocol import Output
+    from curtsy.crawling.outputs.skipped import Examples
+    from curtsy.crawling.progress import CrawlSummary, HostProgress
     from curtsy.crawling.seeds import Seeds
 
-LONGEST = 65_536
-"""Maximum length of a line of a URL file in bytes; the rest of the line is skipped."""
+LOOKS = 0.25
+"""Seconds between two snapshots of a crawl on a terminal."""
+
+SHARE = 20
+"""Minimum ratio of the time between snapshots to the duration of one."""
+
+AT_ONCE = 3.0
+"""Seconds to save finished work after a second signal."""
 
 
 @dataclass(frozen=True)
@@ -58,99 +66,122 @@ class CrawlArguments:
 @click.command(
     cls=Command,
     examples=(
-        ("curtsy crawl https://example.org/ --limit 100 --out pages", "A hundred pages of a site, into a folder."),
+        ("curtsy crawl https://example.org/ --max-pages 100 --out pages", "A hundred pages of a site, into a folder."),
         (
             "curtsy crawl https://example.org/docs/ --scope prefix --jsonl docs.jsonl --text plain --job docs",
-            "A part of a site, as JSON lines with the main text. Stopped or killed, the same line goes on with it.",
+            "A part of a site, as JSON lines with the main text. The same command resumes it.",
         ),
-        ("curtsy crawl https://example.org/ --dry-run", "What would be fetched and what not; no page is asked for."),
-        ("curtsy crawl https://example.org/ --sitemap --warc site.warc.gz", "All that its sitemaps list, archived."),
+        ("curtsy crawl https://example.org/ --dry-run", "Report what would be fetched; no page is requested."),
+        ("curtsy crawl https://example.org/ --sitemaps --warc site.warc.gz", "All URLs of its sitemaps, archived."),
         (
             "curtsy crawl https://example.org/ --match /item/ --match /list --skip '[?]sort=' --jsonl - | jq .title",
-            "Only some pages; JSON lines on standard output.",
+            "Selected pages; JSON lines on standard output.",
         ),
-        ("curtsy crawl -i seeds.txt --job news --store redis://10.0.0.5", "Shared: every machine that says so joins."),
+        ("curtsy crawl -i seeds.txt --job news --store redis://10.0.0.5", "Shared by all machines that run this."),
     ),
 )
 @click.argument("urls", metavar="URL...", nargs=-1)
-@click.option("-i", "--input", "source", metavar="FILE", help="Read URLs from a file, one a line; - for stdin.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Pages at most, in all runs of a job together.")
-@click.option("--limit-per-host", type=click.IntRange(1), metavar="N", help="Pages of each host at most.")
+@click.option("-i", "--input", "source", metavar="FILE", help="Read URLs from a file, one per line; - for stdin.")
 @click.option(
-    "--max-links-per-page", type=click.IntRange(1), metavar="N", help="Links of one page that are taken (20000)."
+    "--max-pages", "--limit", "max_pages", type=click.IntRange(1), metavar="N", help="Pages at most, over all runs."
 )
-@click.option("--depth", type=click.IntRange(0), metavar="N", help="Links from a URL that was given, at most.")
-@click.option("--match", multiple=True, metavar="REGEX", help="Fetch only what one of these is found in; repeatable.")
-@click.option("--skip", multiple=True, metavar="REGEX", help="Fetch nothing that this is found in; repeatable.")
+@click.option(
+    "--max-pages-per-host",
+    "--limit-per-host",
+    "max_pages_per_host",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Pages of each host at most.",
+)
+@click.option("--max-links-per-page", type=click.IntRange(1), metavar="N", help="Links of a page at most (20000).")
+@click.option("--depth", type=click.IntRange(0), metavar="N", help="Links between a given URL and a page, at most.")
+@click.option("--match", multiple=True, metavar="REGEX", help="Fetch only URLs that match; repeatable.")
+@click.option("--skip", multiple=True, metavar="REGEX", help="Skip URLs that match; repeatable.")
 @click.option(
     "--scope",
     type=click.Choice(["host", "site", "domains", "prefix", "any"]),
     metavar="KIND",
-    help="Where links may lead: host, site (the default), prefix (the folder given), domains (--domain), any.",
+    help="Follow links within: host, site (default), prefix (the given folder), domains (--domain), any.",
 )
 @click.option(
-    "--domain", "domains", type=Domain(), multiple=True, metavar="DOMAIN", help="These hosts too; repeatable."
+    "--domain", "domains", type=Domain(), multiple=True, metavar="DOMAIN", help="Include this domain; repeatable."
 )
-@click.option("--sitemap", "sitemaps", is_flag=True, help="Read sitemaps for URLs.")
+@click.option("--sitemaps", "--sitemap", "sitemaps", is_flag=True, default=None, help="Read sitemaps for URLs.")
 @click.option("--max-sitemaps", type=click.IntRange(0), metavar="N", help="Sitemaps of each site at most (1000).")
-@click.option("--files", multiple=True, metavar="TYPE", help="Besides pages: .pdf, .csv … or all; repeatable.")
-@click.option("--out", metavar="DIR", help="Each body as a file, with one beside it for what is known of it.")
-@click.option("--jsonl", metavar="FILE", help="A line of JSON for each page; - for standard output.")
+@click.option("--files", multiple=True, metavar="TYPE", help="Also fetch files: .pdf, .csv … or all; repeatable.")
+@click.option("--out", metavar="DIR", help="Write each body as a file, with a .meta.json beside it.")
+@click.option("--jsonl", metavar="FILE", help="Write a JSON line for each page; - for standard output.")
 @click.option(
-    "--body", type=click.Choice(["text", "base64"]), metavar="FORM", help="In JSON lines also the body: text or base64."
+    "--body", type=click.Choice(["text", "base64"]), metavar="FORM", help="Add the body to JSON lines: text or base64."
 )
 @click.option(
     "--text",
     type=click.Choice(["plain", "trafilatura"]),
     metavar="HOW",
-    help="Make out the main text: plain or trafilatura.",
+    help="Extract the main text: plain or trafilatura.",
 )
-@click.option("--warc", metavar="FILE", help="A WARC archive, such as site.warc.gz.")
-@click.option("--skipped", metavar="FILE", help="What was not fetched and why, as a table (CSV).")
-@click.option(
-    "--job", type=JobName(), metavar="NAME", help="Keep the state, so that the crawl can be gone on with; or ./FOLDER."
-)
-@click.option("--fresh", "is_fresh", is_flag=True, help="Begin a job anew.")
+@click.option("--warc", metavar="FILE", help="Write a WARC archive, such as site.warc.gz.")
+@click.option("--skipped", metavar="FILE", help="Write a table (CSV) of URLs without a page, with reasons.")
+@click.option("--job", type=JobName(), metavar="NAME", help="Save the state under a name or in ./FOLDER, to resume.")
+@click.option("--restart", "--fresh", "is_fresh", is_flag=True, help="Restart the job.")
 @click.option("--max-time", type=Duration(), metavar="TIME", help="Stop after 90s, 10m, 2h.")
-@click.option("--max-bytes", type=Size(), metavar="SIZE", help="Stop after so much was downloaded: 20M, 1.5G.")
+@click.option("--max-bytes", type=Size(), metavar="SIZE", help="Stop after this many bytes: 20M, 1.5G.")
+@click.option("--patience", type=Duration(), metavar="TIME", help="Stop if the next host is due later than this (10m).")
 @click.option(
-    "--patience",
-    type=Duration(),
-    metavar="TIME",
-    help="Wait this long if nothing may be asked sooner (10m); then stop.",
+    "--max-concurrent",
+    "--concurrency",
+    "max_concurrent",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Concurrent requests, over all hosts (64).",
 )
-@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Requests at once, over all hosts (64).")
-@click.option("--follow-nofollow", is_flag=True, help="Also follow links that ask not to be followed.")
-@click.option("--keep-noindex", is_flag=True, help="Also keep pages that say noindex.")
-@click.option("--keep-copies", is_flag=True, help="Also keep pages that name another URL as their own (canonical).")
-@click.option("--drop-duplicates", is_flag=True, help="Leave out pages with the very same body as an earlier one.")
-@click.option("--traps", is_flag=True, help="Also follow links that look endless.")
-@click.option("--cookies", is_flag=True, help="Keep cookies while it runs, each for the host that set it.")
-@click.option("--no-cache", is_flag=True, help="Neither use nor keep copies.")
-@click.option("--refresh", is_flag=True, help="Fetch anew what there may be a fresh copy of.")
-@click.option("--dry-run", "is_dry", is_flag=True, help="Say what would be fetched and what not, and end.")
-@click.option("--json", "is_json", is_flag=True, help="The summary as JSON on standard output, at the end.")
+@click.option(
+    "--follow-nofollow",
+    "obey_nofollow",
+    is_flag=True,
+    flag_value=False,
+    default=None,
+    help="Follow nofollow links too.",
+)
+@click.option(
+    "--keep-noindex", "obey_noindex", is_flag=True, flag_value=False, default=None, help="Keep noindex pages too."
+)
+@click.option(
+    "--keep-copies",
+    "obey_canonical",
+    is_flag=True,
+    flag_value=False,
+    default=None,
+    help="Keep pages with another canonical URL too.",
+)
+@click.option("--drop-duplicates", is_flag=True, default=None, help="Drop pages with the same body as an earlier one.")
+@click.option(
+    "--traps", "avoid_traps", is_flag=True, flag_value=False, default=None, help="Follow links that look endless too."
+)
+@click.option("--cookies", is_flag=True, help="Keep cookies during this run, each for the host that set it.")
+@click.option("--no-cache", is_flag=True, help="Neither use nor store cached copies.")
+@click.option("--refresh", is_flag=True, help="Fetch pages again, even if there is a fresh copy.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Report what would be fetched, and exit.")
+@click.option("--json", "is_json", is_flag=True, help="Write the summary as JSON on standard output.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve Prometheus metrics there.")
 @click.pass_context
 def crawl(context: click.Context, /, **words: Any) -> Exit:
-    """Crawl sites politely: follow links, keep every rule, and go on where it ended.
+    """Crawl sites politely: follow links, obey every rule, and resume after a stop.
 
-    Every request waits its turn: robots.txt, the host's pace and daily budget, its breaker, the global rate. While it
-    runs a live view shows each host; at the end stands what was fetched, and what was not and why. Ctrl-C stops it in
-    good order; with --job the same command goes on with it, and nothing is fetched twice.
+    Every request waits until robots.txt, the host's pace and daily budget, its breaker and the global rate allow it. A
+    live view shows each host. A report at the end lists fetched and skipped pages, with reasons. Ctrl-C stops it
+    gracefully; with --job the same command resumes it, and no page is fetched twice.
 
-    The exit code is 0 if pages came, 3 if all was refused by manners, 22 if the only URL answered with an error, 75 if
-    what is left may be asked for only later (it says when), or the disk stayed full, 74 if an output cannot be opened,
-    was closed, was replaced or lacks pages, 130 after Ctrl-C.
+    The exit code is 0 if pages were fetched, 3 if all were refused by rules, 22 if the only URL answered with an error,
+    75 if the rest is due later (the message says when) or the disk stayed full, 74 if an output cannot be opened, was
+    closed, was replaced or lacks pages, 130 after Ctrl-C.
     """
     given = context.ensure_object(CommandContext)
     wanted = _wanted(given, words, list(context.meta.get("curtsy.arguments", ())))
     if words["is_dry"]:
-        from curtsy.cli.dry_run import rehearse
+        from curtsy.cli.dry_run import report
 
-        return rehearse(given, wanted)
-    from curtsy.core.errors import NotWritten
-
+        return report(given, wanted)
     try:
         return run(lambda: _crawl(given, wanted))
     except NotWritten as error:  # before the first page
@@ -160,38 +191,24 @@ def crawl(context: click.Context, /, **words: Any) -> Exit:
 
 def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) -> CrawlArguments:
     """Combine the options. Raises UsageError for contradictions."""
-    from curtsy.core.errors import PolicyError
     from curtsy.crawling.extract.scope import Scope
     from curtsy.crawling.options import CrawlOptions
 
     seeds = _seeds(words["urls"], words["source"], words["max_time"])
-    files = {
-        kind: words[name]
-        for kind, name in (("folder", "out"), ("jsonl", "jsonl"), ("warc", "warc"), ("csv", "skipped"))
-        if words[name] is not None
-    }
+    kinds = {"folder": "out", "jsonl": "jsonl", "warc": "warc", "csv": "skipped"}
+    files = {kind: words[name] for kind, name in kinds.items() if words[name] is not None}
     if words["is_json"] and words["jsonl"] == "-":
         raise click.UsageError("--json and --jsonl - both write to standard output. Give --jsonl a file.")
     if words["body"] is not None and words["jsonl"] is None:
         raise click.UsageError("--body is for JSON lines. Give --jsonl too.")
     if words["is_fresh"] and words["job"] is None:
-        raise click.UsageError("--fresh is for a job. Give --job too; without one every crawl begins anew.")
+        raise click.UsageError("--restart is for a job. Give --job too; a crawl without a job always starts over.")
     if words["no_cache"] and words["refresh"]:
         raise click.UsageError("--no-cache and --refresh exclude each other. Give one of them.")
-    chosen = {
-        "scope": words["scope"], "domains": words["domains"] or None, "match": words["match"] or None,
-        "skip": words["skip"] or None, "depth": words["depth"], "max_pages": words["limit"],
-        "max_pages_per_host": words["limit_per_host"], "max_links_per_page": words["max_links_per_page"],
-        "max_time": words["max_time"], "max_bytes": words["max_bytes"],
-        "patience": words["patience"], "max_concurrent": words["concurrency"], "sitemaps": words["sitemaps"] or None,
-        "max_sitemaps": words["max_sitemaps"],
-        "text": words["text"], "drop_duplicates": words["drop_duplicates"] or None,
-        "files": "all" if "all" in words["files"] else words["files"] or None,
-        "obey_nofollow": False if words["follow_nofollow"] else None,
-        "obey_noindex": False if words["keep_noindex"] else None,
-        "obey_canonical": False if words["keep_copies"] else None, "avoid_traps": False if words["traps"] else None,
-    }  # fmt: skip
-    options = {name: value for name, value in chosen.items() if value is not None}
+    if "all" in words["files"]:
+        words["files"] = "all"
+    names = [each.name for each in fields(CrawlOptions)]
+    options = {name: words[name] for name in names if words[name] is not None and words[name] != ()}
     try:
         made = CrawlOptions(**options)
         Scope.around(
@@ -210,56 +227,27 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
 
 def _seeds(urls: tuple[str, ...], source: str | None, seconds: float | None) -> Seeds:
     """Return the seed URLs. A bare host means its front page, over TLS. Files are read during the crawl."""
-    from curtsy.core.errors import PolicyError
     from curtsy.crawling.seeds import Seeds
 
-    files = [url == "-" for url in urls]
-    parts = [_lines_of(each) if is_file else [each] for each, is_file in zip(urls, files, strict=True)]
-    if source is not None:
-        parts.append(_lines_of(source))
     try:
-        if source is None and not any(files):
-            if not urls:
-                raise click.UsageError("no URL was given. Name one, or a file of them with -i.")
+        if source is None and "-" not in urls:
             return Seeds(urls)
-        seeds = Seeds(chain.from_iterable(parts))
+        parts = [url_lines(each) if each == "-" else [each] for each in urls]
+        seeds = Seeds(chain(*parts, url_lines(source) if source is not None else ()))
         seeds.peek(seconds)
     except PolicyError as error:
-        nothing = "no URL was given. Name one, or a file of them with -i."
-        raise click.UsageError(nothing if "nothing to crawl" in str(error) else str(error)) from None
+        raise click.UsageError(str(error)) from None
     if not seeds.head:
-        raise click.ClickException("the time is up before a URL was read. Look at what writes them.")
+        raise click.ClickException("--max-time was over before a URL was read. Check the program that writes them.")
     return seeds
 
 
-def _lines_of(source: str) -> Iterator[str]:
-    """Return the URLs of a file, one per line; skip empty lines and those that begin with #."""
-    try:
-        # A file object of its own: a thread that blocks on sys.stdin would delay the program's exit.
-        file = open(0 if source == "-" else source, "rb", closefd=source != "-")  # noqa: SIM115
-    except OSError as error:
-        raise click.UsageError(
-            f"{source} cannot be read: {error.strerror}. Name a file with a URL on each line."
-        ) from None
-    return _lines(file)
-
-
-def _lines(file: BinaryIO) -> Iterator[str]:
-    is_whole, mark = True, "\ufeff"  # byte order mark of the first line
-    with file:
-        while raw := file.readline(LONGEST):
-            line, mark = raw.decode("utf-8", "surrogateescape").removeprefix(mark).strip(), ""
-            if is_whole and line and not line.startswith("#"):
-                yield line
-            is_whole = raw.endswith(b"\n")
-
-
 async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
+    from curtsy.cli.live import open_display
     from curtsy.cli.report import command
-    from curtsy.cli.run import conduct, exit_of, is_watched, telling
-    from curtsy.crawling.frontier.sqlite_file import Taken
-    from curtsy.crawling.outputs.examples import Examples
+    from curtsy.crawling.outputs.skipped import Examples
     from curtsy.crawling.start import acrawl
+    from curtsy.stores.sqlite_file import FileInUse
 
     examples = Examples()
     try:
@@ -267,17 +255,17 @@ async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
             wanted.seeds, job=wanted.job, fresh=wanted.is_fresh, outputs=[*outputs_of(wanted), examples],
             **wanted.options, **wanted.client,
         )  # fmt: skip
-    except Taken as error:
-        console.say(f"the job {wanted.job} is running already: {error}")
+    except FileInUse as error:
+        console.say(f"the job {wanted.job} is already running: {error}")
         return Exit.LATER
     # JSON lines on the same terminal would garble a live view.
-    is_live = is_watched() and not (wanted.files.get("jsonl") == "-" and sys.stdout.isatty())
+    is_live = sys.stderr.isatty() and not (wanted.files.get("jsonl") == "-" and sys.stdout.isatty())
     async with crawl:
         await _announce(crawl, wanted)
         if wanted.job is not None:
             await crawl.frontier.note({"command": command(wanted.arguments)})
-        with _metrics(crawl.client, wanted.metrics_port), telling(is_live) as teller:
-            summary, is_interrupted = await conduct(crawl, teller, 0.25 if is_live else 1.0)
+        with _metrics(crawl.client, wanted.metrics_port), open_display(is_live) as display:
+            summary, is_interrupted = await _run_crawl(crawl, display, 0.25 if is_live else 1.0)
         hosts = (await crawl.snapshot()).hosts
     _conclude(wanted, summary, examples, hosts)
     return exit_of(summary, crawl.seeds, is_interrupted, is_shared=crawl.is_shared)
@@ -292,36 +280,30 @@ def outputs_of(wanted: CrawlArguments) -> list[Output]:
 
 async def _announce(crawl: AsyncCrawl, wanted: CrawlArguments) -> None:
     """Print the plan before the crawl starts."""
-    from curtsy.crawling.job_values import seeds_of
+    from curtsy.crawling.jobs import seeds_of
 
     plan = await crawl.plan()
     notes = await crawl.frontier.notes()
     counts = await crawl.frontier.counts()
     if counts.done or counts.queued or counts.failed:
-        done = f"{console.counted(counts.done, 'URL')} {'is' if counts.done == 1 else 'are'} done"
+        done = f"{console.counted(counts.done, 'URL')} done"
         waiting, new = counts.queued + counts.leased, len(set(crawl.seeds) - set(seeds_of(notes)))
         if not waiting and not new:  # a user who changed a setting would expect new pages
             console.say(
-                f"the job {wanted.job} has nothing left to do: {done}, {counts.failed:,} came to nothing. What "
-                "it knows is not fetched again. To start over, use --fresh and name other outputs, or another --job."
+                f"the job {wanted.job} is finished: {done}, {counts.failed:,} without a page. Known URLs are not "
+                "fetched again. To start over, use --restart and other outputs, or another --job."
             )
             return
-        more = f", {console.counted(new, 'URL')} to begin at {'is' if new == 1 else 'are'} new" if new else ""
-        console.say(
-            f"going on with the job {wanted.job}: {done}, {waiting:,} {'waits' if waiting == 1 else 'wait'}{more}."
-        )
+        more = f", {console.counted(new, 'new start URL')}" if new else ""
+        console.say(f"resuming the job {wanted.job}: {done}, {waiting:,} queued{more}.")
         named = {output.name for output in outputs_of(wanted)}
         for name in () if crawl.is_shared else notes:  # each worker of a shared job has its own outputs
             kind, _, path = name.removeprefix("output:").partition(":")
             if name.startswith("output:") and path and f"{kind}:{path}" not in named:
-                console.say(
-                    f"the job has written to {path} so far, which is not named now: pages will be missing there."
-                )
+                console.say(f"the job wrote to {path} before, which is not named now: it will lack the new pages.")
     console.say(f"{plan.message}.")
     if not wanted.files:
-        console.say(
-            "no output is named, so the pages go nowhere but the cache: --out DIR, --jsonl FILE or --warc FILE."
-        )
+        console.say("no output is named, so pages are only cached. Use --out DIR, --jsonl FILE or --warc FILE.")
 
 
 @contextmanager
@@ -329,7 +311,7 @@ def _serving(client: AsyncClient, port: int) -> Iterator[None]:
     from curtsy.observe.metrics import serve_metrics
 
     with serve_metrics(port, client.stats) as server:
-        console.say(f"metrics are at http://127.0.0.1:{server.port}/metrics.")
+        console.say(f"metrics are served at http://127.0.0.1:{server.port}/metrics.")
         yield
 
 
@@ -337,20 +319,22 @@ def _metrics(client: AsyncClient, port: int | None) -> AbstractContextManager[No
     return nullcontext() if port is None else _serving(client, port)
 
 
-def _conclude(wanted: CrawlArguments, summary: Summary, examples: Examples, hosts: Sequence[HostProgress]) -> None:
+def _conclude(wanted: CrawlArguments, summary: CrawlSummary, examples: Examples, hosts: Sequence[HostProgress]) -> None:
     """Report the result as JSON or as text."""
-    from curtsy.cli.report import command, going_on, headline, show_reasons, show_resting
+    from curtsy.cli.report import command, end_message, headline, resume_hint, show_reasons, show_resting
 
+    is_resumable = wanted.job is not None and summary.queued
+    resume = command(wanted.arguments, higher=summary.ended == "max_pages") if is_resumable else None
     if wanted.is_json:
-        told = {reason: {"url": each.url, "message": each.message} for reason, each in examples.by_reason.items()}
-        is_full = summary.ended == "max_pages"
-        resume = command(wanted.arguments, higher=is_full) if wanted.job is not None and summary.queued else None
         console.write_json(
             {
                 **summary.as_dict(), "message": summary.message, "job": wanted.job, "outputs": wanted.files,
                 "written": {each.name: each.entries for each in summary.outputs},
                 "missing": {each.name: each.missing for each in summary.outputs if each.missing},
-                "examples": told, "resume": resume,
+                "examples": {
+                    reason: {"url": each.url, "message": each.message} for reason, each in examples.by_reason.items()
+                },
+                "resume": resume,
             }
         )  # fmt: skip
     else:
@@ -358,24 +342,100 @@ def _conclude(wanted: CrawlArguments, summary: Summary, examples: Examples, host
         if summary.queued:
             show_resting(console.err(), hosts)
         print(file=sys.stderr)
-    console.say(f"{headline(summary.totals)}. It ended because {summary.message.partition(';')[0]}.")
+    console.say(f"{headline(summary.totals)}. {end_message(summary, wanted.options)}")
     held = {each.name.partition(":")[0]: each for each in summary.outputs}
     for kind, path in wanted.files.items():
         place, found = _numbered(path) if kind == "warc" else path, held[kind]
         if found.missing:
             console.say(
-                f"{place} holds {found.entries:,} of {found.entries + found.missing:,} entries. The others were "
-                "written too, but the output was cut or removed since. What is done is not fetched again: to have "
-                "all, start over with --fresh and another output."
+                f"{place} has {found.entries:,} of {found.entries + found.missing:,} entries: the output was cut or "
+                "removed after they were written, and URLs that are done are not fetched again. To get all pages, "
+                "start over with --restart and another output."
             )
         elif path != "-" and (found.entries or summary.ended in ("done", "max_pages")):
             console.say(f"written to {place}.")
-    if (words := going_on(summary, wanted.job)) is not None:
-        again = None if wanted.job is None else command(wanted.arguments, higher=summary.ended == "max_pages")
-        console.say(words, command=again)
+    if (hint := resume_hint(summary, wanted.job)) is not None:
+        console.say(hint, command=resume)
 
 
 def _numbered(path: str) -> str:
     """Return a shell pattern for the numbered files of an archive."""
     stem = re.sub(r"\.warc(\.gz)?$", "", path, flags=re.IGNORECASE)
     return f"{stem}-*.warc{'' if path.lower().endswith('.warc') else '.gz'}"
+
+
+class Stopping:
+    """Signal handler of a crawl: the first signal stops it gracefully, the second at once (U17, F46)."""
+
+    def __init__(self, crawl: AsyncCrawl, display: Display) -> None:
+        self._crawl = crawl
+        self._display = display
+        self.count = 0
+        """Number of signals so far."""
+        loop = asyncio.get_running_loop()
+        try:
+            for each in SIGNALS:
+                loop.add_signal_handler(each, self)
+        except NotImplementedError:  # Windows: asyncio cancels on Ctrl-C; closing the crawl stops it
+            pass
+
+    def __call__(self) -> None:
+        """Handle a signal."""
+        self.count += 1
+        loop = asyncio.get_running_loop()
+        if self.count == 1:
+            self._display.say("stopping after the current requests. Press Ctrl-C again to stop now.")
+            loop.call_later(PATIENCE, leave)
+        elif self.count == 2:
+            loop.call_later(AT_ONCE, leave)
+        else:
+            leave()
+        self._crawl.stop()
+
+
+async def _run_crawl(crawl: AsyncCrawl, display: Display, every: float = LOOKS) -> tuple[CrawlSummary, bool]:
+    """Run and display a crawl; return its summary, and whether a signal ended it."""
+    stopping = Stopping(crawl, display)
+    running = asyncio.ensure_future(crawl.run())
+    try:
+        while not running.done():
+            began = time.monotonic()
+            try:
+                display.show(await crawl.snapshot())
+            except CurtsyError:  # the crawl itself reports the error
+                pass
+            # A snapshot of very many hosts is slow; it may take only 1/SHARE of the time.
+            await asyncio.wait([running], timeout=max(every, SHARE * (time.monotonic() - began)))
+        display.show(await crawl.snapshot())
+    finally:
+        if not running.done():
+            crawl.stop()
+            crawl.stop()
+            await asyncio.wait([running])
+    error = running.exception()
+    if error is not None and (crawl.summary is None or not isinstance(error, CurtsyError)):
+        raise error
+    assert crawl.summary is not None  # also set if an output failed
+    return crawl.summary, stopping.count > 0
+
+
+def exit_of(summary: CrawlSummary, seeds: Sequence[str], is_interrupted: bool, is_shared: bool = False) -> Exit:
+    """Return the exit code of a crawl; single failed pages do not count.
+
+    A shared crawl without pages is fine: other workers may have fetched them all.
+    """
+    totals = summary.totals
+    if is_interrupted:
+        return Exit.INTERRUPTED
+    if summary.ended == "later":
+        return Exit.LATER
+    if summary.ended == "not_written" or summary.missing:
+        return Exit.OUTPUT
+    if totals.pages or is_shared:
+        return Exit.FINE
+    if totals.failed:
+        is_answered = all(reason.startswith(Reason.HTTP_STATUS) for reason in totals.failed)
+        return Exit.BAD_STATUS if is_answered and len(seeds) == 1 else Exit.ERROR
+    if totals.skipped:
+        return Exit.REFUSED
+    return Exit.FINE if summary.ended == "done" else Exit.ERROR  # no URL was fetched, failed or skipped

@@ -25,18 +25,18 @@ from rich.table import Table
 from rich.text import Text
 
 from curtsy.cli.command import Command
-from curtsy.cli.exits import Exit
+from curtsy.cli.context import Exit
 from curtsy.cli.live import CrawlView, line_of
 from curtsy.cli.report import headline, show_reasons
 from curtsy.client import AsyncClient
 from curtsy.core.messages import span
-from curtsy.crawling.outputs.examples import Examples
+from curtsy.crawling.outputs.skipped import Examples
 from curtsy.crawling.start import acrawl
-from curtsy.http.sender import AiohttpSender
+from curtsy.http.sender import HttpSender
 from curtsy.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from curtsy.crawling.progress import Summary
+    from curtsy.crawling.progress import CrawlSummary
 
 PAUSE = (0.3, 0.6)
 """Range of the pause between two requests to a host in seconds: about a tenth of the default."""
@@ -57,7 +57,7 @@ class Visit:
 
     at: float
     path: str
-    under_way: int
+    in_flight: int
     """Requests to the same host in flight at that moment, this one included."""
 
     status: int
@@ -70,14 +70,14 @@ class DemoHost:
     """One host of the demo's site, with its log of requests."""
 
     name: str
-    manners: str
+    rules: str
     robots: str = ""
     links: tuple[str, ...] = ()
     answer: Callable[[DemoHost, str], tuple[int, dict[str, str]] | None] = lambda host, path: None
     """Callback for a response other than the page: status and headers, or None for the page."""
 
     journal: list[Visit] = field(default_factory=list)
-    under_way: int = 0
+    in_flight: int = 0
 
     def pages(self) -> list[Visit]:
         """Return the requests for anything but robots.txt."""
@@ -150,11 +150,11 @@ class DemoSite:
         """Log a request and return its response."""
         host = self.named(name)
         with self._lock:
-            host.under_way += 1
+            host.in_flight += 1
             status, headers = (None if path == "/robots.txt" else host.answer(host, path)) or (200, {})
             if path == "/robots.txt" and not host.robots:
                 status = 404
-            host.journal.append(Visit(time.monotonic(), path, host.under_way, status, time.localtime().tm_yday))
+            host.journal.append(Visit(time.monotonic(), path, host.in_flight, status, time.localtime().tm_yday))
         body = b""
         if status == 200:
             others = [self.url(each) for each in self.hosts if each is not host]
@@ -171,7 +171,7 @@ class DemoSite:
                 host, status, headers, body = site.answer(self.headers["Host"], self.path)
                 time.sleep(0.05)  # latency of a real site
                 with site._lock:
-                    host.under_way -= 1
+                    host.in_flight -= 1
                 self.send_response(status)
                 for name, value in {**headers, "Content-Type": "text/html", "Content-Length": str(len(body))}.items():
                     self.send_header(name, value)
@@ -189,7 +189,7 @@ def client_for(site: DemoSite) -> AsyncClient:
     return AsyncClient(
         store=MemoryStore(),
         cache=False,
-        sender=AiohttpSender(resolver={f"{host.name}.{DOMAIN}": "127.0.0.1" for host in site.hosts}),
+        sender=HttpSender(resolver={f"{host.name}.{DOMAIN}": "127.0.0.1" for host in site.hosts}),
         user_agent="CurtsyDemo/1.0 (+https://curtsy.example/demo)",
         allow_private=True,
         preset="broad",
@@ -200,14 +200,14 @@ def client_for(site: DemoSite) -> AsyncClient:
     )
 
 
-async def crawl(site: DemoSite, terminal: Console, examples: Examples) -> Summary:
+async def crawl(site: DemoSite, terminal: Console, examples: Examples) -> CrawlSummary:
     """Crawl the site with the live view of `curtsy crawl`. Ctrl-C ends it at once, because no state is kept."""
     task = asyncio.current_task()
     assert task is not None
     with contextlib.suppress(NotImplementedError):  # Windows: asyncio itself cancels on Ctrl-C
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    view = CrawlView(label=lambda host: f"{site.named(host).name:<10} {site.named(host).manners}")
+    view = CrawlView(label=lambda host: f"{site.named(host).name:<10} {site.named(host).rules}")
     async with client_for(site) as client:
         made = acrawl(
             site.url(site.hosts[0]), client=client, outputs=[examples], scope="domains", domains=(DOMAIN,), patience=30,
@@ -241,9 +241,9 @@ def verdicts(site: DemoSite) -> list[tuple[bool, str, str]]:
         site.named(each) for each in ("library", "slow-lane", "busy", "shaky", "large")
     )
     shortest = min((gap for host in site.hosts for gap in host.gaps()), default=0.0)
-    late = " as the site noted it: this machine is busy" if PAUSE[0] - LATE <= shortest < PAUSE[0] - 0.005 else ""
+    late = " in the log of the site: this machine is busy" if PAUSE[0] - LATE <= shortest < PAUSE[0] - 0.005 else ""
     paused = all(_is_kept(host.gaps(), PAUSE[0]) for host in site.hosts)
-    most = max((visit.under_way for host in site.hosts for visit in host.journal), default=0)
+    most = max((visit.in_flight for host in site.hosts for visit in host.journal), default=0)
     private = sum(visit.path.startswith("/private/") for visit in library.journal)
     first = all(host.journal and host.journal[0].path == "/robots.txt" for host in site.hosts)
     asked = max(sum(visit.path == "/robots.txt" for visit in host.journal) for host in site.hosts)
@@ -253,17 +253,17 @@ def verdicts(site: DemoSite) -> list[tuple[bool, str, str]]:
     spent = max(Counter(visit.day for visit in large.journal).values(), default=0)
     given = Counter((host.name, visit.path) for host in site.hosts for visit in host.journal if visit.status == 200)
     return [
-        (first and asked == 1, "robots.txt first", f"asked for {_times(asked)} a host, before anything else"),
-        (private == 0, "Disallow: /private/", f"{private} requests for what it forbids"),
-        (most == 1, "one at a time", f"never more than {most} request under way at a host"),
+        (first and asked == 1, "robots.txt first", f"requested {_times(asked)} per host, before any page"),
+        (private == 0, "Disallow: /private/", f"{private} requests for disallowed pages"),
+        (most == 1, "one at a time", f"at most {most} request in flight per host"),
         (paused, f"pauses of {PAUSE[0]:g}–{PAUSE[1]:g} s", f"the shortest was {shortest:.2f} s{late}"),
         (_is_kept(slow.gaps(), CRAWL_DELAY), f"Crawl-delay: {CRAWL_DELAY:g}",
          f"the shortest gap at slow-lane was {min(slow.gaps(), default=0.0):.2f} s"),
-        (rest >= RETRY_AFTER - LATE, f"429, Retry-After: {RETRY_AFTER}", f"busy was left in peace for {rest:.2f} s"),
+        (rest >= RETRY_AFTER - LATE, f"429, Retry-After: {RETRY_AFTER}", f"no request to busy for {rest:.2f} s"),
         (alone >= COOLDOWN - LATE and recovered, "three failures",
-         f"shaky was left alone for {alone:.2f} s, and then was well"),
-        (spent <= BUDGET, f"{BUDGET} requests a day", f"large saw {spent}, and not one more"),
-        (max(given.values(), default=0) == 1, "no page twice", f"{len(given)} answers, each given once"),
+         f"no request to shaky for {alone:.2f} s, then it recovered"),
+        (spent <= BUDGET, f"{BUDGET} requests a day", f"large received {spent}"),
+        (max(given.values(), default=0) == 1, "no page twice", f"{len(given)} pages, each sent once"),
     ]  # fmt: skip
 
 
@@ -282,18 +282,18 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def report(terminal: Console, site: DemoSite, summary: Summary, examples: Examples) -> bool:
+def report(terminal: Console, site: DemoSite, summary: CrawlSummary, examples: Examples) -> bool:
     """Print fetched and skipped pages, and the site's observations; return whether all rules were kept."""
     terminal.print()
     terminal.print(Text.assemble(("Fetched ", "bold"), f"{headline(summary.totals)}, from {len(site.hosts)} hosts."))
     show_reasons(terminal, summary.totals, examples.by_reason)
     terminal.print()
-    terminal.print(Text("For another day", style="bold"))
-    wait = "" if summary.resume_in is None else f": the new day begins in {span(summary.resume_in)}"
-    terminal.print(Text.assemble((f"{summary.queued:>6,}", "yellow"), "  beyond the day's budget of large"))
-    terminal.print(Text(f"{'':8}They wait in the queue{wait}.", style="dim"))
+    terminal.print(Text("Queued for the next day", style="bold"))
+    wait = "" if summary.resume_in is None else f", {span(summary.resume_in)} until the next day"
+    terminal.print(Text.assemble((f"{summary.queued:>6,}", "yellow"), "  beyond the daily budget of large"))
+    terminal.print(Text(f"{'':8}They stay in the queue{wait}.", style="dim"))
     terminal.print()
-    terminal.print(Text("What the site saw", style="bold"))
+    terminal.print(Text("Log of the site", style="bold"))
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(width=3, justify="right")
     table.add_column(no_wrap=True)
@@ -308,7 +308,7 @@ def report(terminal: Console, site: DemoSite, summary: Summary, examples: Exampl
     kept = sum(is_kept for is_kept, _, _ in checks)
     terminal.print()
     if kept == len(checks):
-        terminal.print(Text(f"{requests} requests, and every rule was kept.", style="bold green"))
+        terminal.print(Text(f"{requests} requests, and every rule was obeyed.", style="bold green"))
     else:
         terminal.print(
             Text(f"{len(checks) - kept} of {len(checks)} rules were broken. Please report this.", style="bold red")
@@ -320,9 +320,7 @@ def main() -> int:
     """Run the demo; return 0 if every rule was kept, else 1."""
     terminal = Console(highlight=False, markup=False, emoji=False)
     terminal.print(Text.assemble(("curtsy", "bold"), ": a polite crawl of five small hosts on loopback"))
-    terminal.print(
-        Text("Some twenty seconds; pauses are about a tenth of the real ones. Ctrl-C ends it.\n", style="dim")
-    )
+    terminal.print(Text("About twenty seconds; pauses are a tenth of the usual ones. Ctrl-C stops it.\n", style="dim"))
     examples = Examples()
     with DemoSite() as site:
         try:
@@ -332,12 +330,12 @@ def main() -> int:
         return 0 if report(terminal, site, summary, examples) else 1
 
 
-@click.command(cls=Command, examples=(("curtsy demo", "Some twenty seconds, and nothing leaves this machine."),))
+@click.command(cls=Command, examples=(("curtsy demo", "About twenty seconds, without network access."),))
 def demo() -> Exit:
-    """See a polite crawl of a small site on this machine.
+    """Show a polite crawl of a small site on this machine.
 
-    Five small hosts with manners of their own are started on loopback and crawled; at the end stands what was fetched,
-    what was left alone and why, and what the site saw: proof that every rule was kept.
+    Five small hosts with different rules are started on loopback and crawled. The report lists fetched and skipped
+    pages with reasons, and checks every rule against the log of the site.
     """
     return Exit.FINE if main() == 0 else Exit.ERROR
 

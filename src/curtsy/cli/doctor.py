@@ -18,21 +18,20 @@ import click
 
 from curtsy.cli import console
 from curtsy.cli.command import Command
-from curtsy.cli.context import CommandContext, cache_path
-from curtsy.cli.exits import Exit
+from curtsy.cli.context import CommandContext, Exit, cache_path
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from curtsy.core.host import Host
     from curtsy.core.message import Now
-    from curtsy.observe.why_checks import State
+    from curtsy.observe.why import State
     from curtsy.settings import Settings
 
 LITTLE_ROOM = 100 * 1024**2
 """Free bytes below which a disk causes a warning."""
 
-LIBRARIES = ("aiohttp", "msgspec", "pydantic", "rich", "click")
+LIBRARIES = ("httptools", "msgspec", "pydantic", "rich", "click")
 EXTRAS = {"redis": "a shared store", "uvloop": "speed"}
 
 
@@ -52,20 +51,23 @@ class Finding:
 @click.command(
     cls=Command,
     examples=(
-        ("curtsy doctor", "Look at everything; nothing leaves this machine but for a shared store."),
-        ("curtsy doctor --verbose", "Show also what is well, and count the hosts that are known."),
-        ("curtsy doctor --store redis://10.0.0.5:6379", "Is that server reachable, writable, and its clock right?"),
+        ("curtsy doctor", "Check everything; only a shared store is contacted."),
+        ("curtsy doctor --verbose", "Show all checks, and count the known hosts."),
+        (
+            "curtsy doctor --store redis://10.0.0.5:6379",
+            "Check a server: is it reachable and writable, and is its clock right?",
+        ),
     ),
 )
-@click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Show what is well too, and count the known hosts.")
-@click.option("--json", "is_json", is_flag=True, help="All that was looked at, as JSON.")
+@click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Show all checks, and count the known hosts.")
+@click.option("--json", "is_json", is_flag=True, help="Write all checks as JSON.")
 @click.pass_obj
 def doctor(given: CommandContext, is_verbose: bool, is_json: bool) -> Exit:
-    """Check that everything is in place.
+    """Check the installation and its environment.
 
-    Python and the libraries, the settings, the store (reachable and writable), the clock, the user agent (does it name
-    a contact?), the cache. Shown is what is not in order, or should be looked at. The exit code is 1 if something does
-    not work, 78 if the settings are wrong: made for health checks too.
+    Checks Python and the libraries, the settings, the store (reachable and writable), the clock, the user agent (does
+    it name a contact?) and the cache. Shows errors and warnings. The exit code is 1 if something does not work, 78 if
+    the settings are wrong, so that it serves as a health check.
     """
     findings, code = _examine(given, is_verbose)
     if is_json:
@@ -87,7 +89,7 @@ def _examine(given: CommandContext, is_verbose: bool) -> tuple[list[Finding], Ex
     except PolicyError as error:
         *others, last = str(error).splitlines()
         found += [Finding("settings", "no", each) for each in others]
-        found.append(Finding("settings", "no", last, "Correct it; curtsy config check says when it is well."))
+        found.append(Finding("settings", "no", last, "Correct it, then run curtsy config check."))
         return found, Exit.CONFIGURATION
     found += _settings(settings)
     found += _user_agent(settings)
@@ -127,7 +129,7 @@ def _version(name: str) -> str | None:
 
 
 def _settings(settings: Settings) -> Iterator[Finding]:
-    files = ", ".join(str(each) for each in settings.files) or "no file: what is built in"
+    files = ", ".join(str(each) for each in settings.files) or "no file: the built-in defaults"
     yield Finding("settings", "yes", f"{files}, preset {settings.preset}")
     for warning in (*settings.warnings, *settings.notices):
         yield Finding("settings", "wait", warning)
@@ -135,15 +137,15 @@ def _settings(settings: Settings) -> Iterator[Finding]:
 
 def _user_agent(settings: Settings) -> Iterator[Finding]:
     from curtsy.settings import names_contact
-    from curtsy.settings.keys import USER_AGENT
+    from curtsy.settings.model import USER_AGENT
 
     agent = settings.user_agent
     if not names_contact(agent):
         advice = 'Add a page or a mail address: user_agent: "MyBot/1.0 (+https://example.org/bot)"'
         yield Finding("user agent", "wait", f"{agent} names no contact", advice)
     elif agent == USER_AGENT:
-        advice = "Set your own, so that a site's owner can reach you: curtsy config init"
-        yield Finding("user agent", "wait", f"{agent}, which is everybody's", advice)
+        advice = "Set your own, so that site owners can reach you: curtsy config init"
+        yield Finding("user agent", "wait", f"{agent}, which is the default", advice)
     else:
         yield Finding("user agent", "yes", agent)
 
@@ -161,7 +163,7 @@ def _store(given: CommandContext, is_verbose: bool) -> Iterator[Finding]:
         try:
             kind, _, place = store.identity.partition(":")
             if kind == "sqlite" and not os.path.exists(place):
-                yield _to_be_made("store", Path(place), "Give the store another place: store")
+                yield _to_be_made("store", Path(place), "Choose another path: store")
                 return
             began = time.monotonic()
             store.update(key, _written)
@@ -176,13 +178,13 @@ def _store(given: CommandContext, is_verbose: bool) -> Iterator[Finding]:
         yield Finding("store", "no", str(error), "Correct the setting store.")
         return
     except CurtsyError as error:
-        yield Finding("store", "no", str(error), "Until it works, limits hold for each process by itself.")
+        yield Finding("store", "no", str(error), "Until it works, each process applies the limits on its own.")
         return
     words = f"{store.identity}, written and read in {took * 1000:.0f} ms{known}"
     yield Finding("store", "yes" if is_there else "no", words)
     if abs(skew) > 2:
         words = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
-        advice = "Pace is not touched by that, but the days of budgets are the store's."
+        advice = "The pace is not affected, but budgets use the days of the store."
         yield Finding("store's clock", "wait", words, advice)
 
 
@@ -191,9 +193,9 @@ def _to_be_made(name: str, path: Path, advice: str) -> Finding:
     above = next(each for each in path.absolute().parents if os.path.exists(each))
     try:
         with tempfile.TemporaryFile(dir=above):
-            return Finding(name, "yes", f"{path}, not there yet: it is made when it is first needed")
+            return Finding(name, "yes", f"{path}, does not exist yet; it is created on first use")
     except OSError as error:
-        return Finding(name, "no", f"{path} is not there, and cannot be made in {above}: {error.strerror}", advice)
+        return Finding(name, "no", f"{path} does not exist, and cannot be created in {above}: {error.strerror}", advice)
 
 
 def _written(host: Host | None, now: Now) -> tuple[Host, None]:
@@ -205,22 +207,22 @@ def _written(host: Host | None, now: Now) -> tuple[Host, None]:
 def _clock(settings: Settings) -> Iterator[Finding]:
     from curtsy.settings.problems import shown
 
-    zone = settings.policies.default.zone
+    zone = settings.policies.default.timezone
     day = f"{time.strftime('%Z')} (local)" if zone is None else shown(zone, bare=True)
-    words = f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}; days change at midnight {day}"
+    words = f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}; days end at midnight {day}"
     if time.gmtime().tm_year < 2025:
-        yield Finding("clock", "no", words, "Set the clock: days and the age of pages depend on it.")
+        yield Finding("clock", "no", words, "Set the clock: budgets and the cache depend on it.")
     else:
         yield Finding("clock", "yes", words)
 
 
 def _cache(settings: Settings) -> Iterator[Finding]:
     if settings.cache_mode == "off":
-        yield Finding("cache", "off", "pages are not kept")
+        yield Finding("cache", "off", "pages are not cached")
         return
     path: Path = cache_path(settings)
     folder = path.parent if path.suffix == ".sqlite" else path
-    advice = "Pages are fetched without being kept. Give the cache another place: cache_dir"
+    advice = "Pages are not cached until this works. Choose another path: cache_dir"
     if not os.path.exists(folder):
         yield _to_be_made("cache", folder, advice)
         return
@@ -233,18 +235,20 @@ def _cache(settings: Settings) -> Iterator[Finding]:
         return
     words = f"{path}, {console.size(free)} free"
     if free < LITTLE_ROOM:
-        yield Finding("cache", "wait", words, "Make room, or curtsy cache gc --max-size 10M")
+        yield Finding("cache", "wait", words, "Free some space, or run curtsy cache gc --max-size 10M")
     else:
         yield Finding("cache", "yes", words)
 
 
 def _context() -> Iterator[Finding]:
-    from curtsy.core.secrets import mask_url
-    from curtsy.http.sender import environment_proxies
+    from curtsy.core.message import Url
+    from curtsy.http.proxy import environment_proxies
 
     for scheme, proxy in environment_proxies().items():
-        if isinstance(proxy, str):
-            yield Finding("proxy", "yes", f"{scheme.upper()}_PROXY is {mask_url(proxy)}: requests go through it")
+        if isinstance(proxy, Url):
+            login = "" if proxy.credentials is None else "***@"
+            place = f"{proxy.scheme}://{login}{proxy.domain}"
+            yield Finding("proxy", "yes", f"{scheme.upper()}_PROXY is {place}: requests go through it")
         else:
             words, _, advice = str(proxy).partition(". ")
             yield Finding("proxy", "no", words, advice)
@@ -268,8 +272,8 @@ def _show(findings: list[Finding], is_verbose: bool) -> None:
         console.show(console.out(), table)
     bad = sum(each.state == "no" for each in findings)
     odd = sum(each.state == "wait" for each in findings)
-    end = "all is well" if not bad + odd else f"{bad} not in order, {odd} to look at"
-    console.say(f"{end}." if is_verbose else f"{end}, of {len(findings)} things; --verbose shows all of them.")
+    end = "no problems" if not bad + odd else f"{console.counted(bad, 'error')}, {console.counted(odd, 'warning')}"
+    console.say(f"{end}." if is_verbose else f"{end} in {len(findings)} checks; --verbose shows all.")
 
 
 def _mark(state: State) -> Text:

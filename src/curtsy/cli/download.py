@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from curtsy.cli import console
-from curtsy.cli.command import Command
-from curtsy.cli.context import CommandContext
-from curtsy.cli.exits import Exit, exit_for
-from curtsy.cli.running import run
-from curtsy.cli.values import Duration, Size
+from curtsy.cli.command import Command, Duration, Size
+from curtsy.cli.context import CommandContext, Exit, exit_for, run
 
 if TYPE_CHECKING:
     from curtsy.engine.download import DownloadResult
@@ -23,19 +20,23 @@ if TYPE_CHECKING:
     examples=(
         (
             "curtsy download https://example.org/data.zip -o data.zip",
-            "Save a file; run again, it goes on where it ended.",
+            "Save a file; the same command resumes it.",
         ),
         ("curtsy download --json https://example.org/data.zip -o data.zip | jq -r .sha256", "Its checksum."),
     ),
 )
 @click.argument("url", metavar="URL")
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Save it as this.")
-@click.option("--max-size", type=Size(), metavar="SIZE", default="1G", help="Give up beyond this; 1G by default.")
-@click.option("--deadline", type=Duration(), metavar="TIME", help="Until its turn comes and it is there: 20s, 5m.")
-@click.option("--decode", is_flag=True, help="Undo a Content-Encoding; by default the bytes are saved as they come.")
-@click.option("--cookies", is_flag=True, help="Keep cookies while it runs, each for the host that set it.")
-@click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Tell each step on standard error.")
-@click.option("--json", "is_json", is_flag=True, help="What came of it, as JSON.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Path of the file."
+)
+@click.option("--max-size", type=Size(), metavar="SIZE", default="1G", help="Maximum size (1G).")
+@click.option(
+    "--deadline", type=Duration(), metavar="TIME", help="Time for the whole download, including waits: 20s, 5m."
+)
+@click.option("--decode", is_flag=True, help="Decode a Content-Encoding; by default the bytes are saved as received.")
+@click.option("--cookies", is_flag=True, help="Keep cookies during this run, each for the host that set it.")
+@click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Log each step to stderr.")
+@click.option("--json", "is_json", is_flag=True, help="Write the result as JSON.")
 @click.pass_obj
 def download(
     given: CommandContext,
@@ -48,31 +49,27 @@ def download(
     is_verbose: bool,
     is_json: bool,
 ) -> Exit:
-    """Save a large file, resumed where an earlier try ended.
+    """Save a large file, and resume an earlier attempt.
 
-    It goes through the same gate as any page, may take as long as it likes while it comes at all, and is there only
-    when whole: until then it is FILE.part.
+    It obeys the same rules as any page. It may take any time while data arrives. Until it is complete, it is FILE.part.
     """
     if output.is_dir():
         raise click.UsageError(f"{output} is a directory. Give -o a file.")
     if output.exists() and not output.is_file():
         raise click.UsageError(f"{output} is a device, pipe or socket. Give -o a file.")
-    from curtsy.engine.download import TOO_LARGE
-
     result = run(lambda: _download(given, url, output, max_size, deadline, decode, cookies, is_verbose))
-    message = result.message.replace(TOO_LARGE, "Raise --max-size to have it.")
     if is_json:
         console.write_json(
             {
                 "ok": result.ok, "url": result.url, "path": str(result.path), "size": result.size,
                 "sha256": result.sha256, "resumed_at": result.resumed_at, "status": result.status,
-                "reason": result.reason, "message": message, "retry_after": result.retry_after,
+                "reason": result.reason, "message": result.message, "retry_after": result.retry_after,
             }
         )  # fmt: skip
     if not result.ok:
-        console.say(message)
+        console.say(result.message)
     elif not is_json:
-        resumed = f", {console.size(result.resumed_at)} of it from before" if result.resumed_at else ""
+        resumed = f", {console.size(result.resumed_at)} of it from an earlier attempt" if result.resumed_at else ""
         console.say(f"{output}: {console.size(result.size)}{resumed}, SHA-256 {result.sha256}.")
     return exit_for(result.reason, result.retry_after)
 
@@ -87,8 +84,7 @@ async def _download(
     cookies: bool,
     is_verbose: bool,
 ) -> DownloadResult:
-    from curtsy.cli.progress_bar import ProgressBar
-    from curtsy.cli.trace_output import StepLines
+    from curtsy.cli.trace import ProgressBar, StepLines
 
     policies = given.settings().policies
     with StepLines(policies) if is_verbose else ProgressBar(policies) as teller:

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from curtsy.cli import console
-from curtsy.cli.context import CommandContext
+from curtsy.cli.context import CommandContext, Exit, run
 from curtsy.cli.crawl import CrawlArguments
-from curtsy.cli.exits import Exit
-from curtsy.cli.running import run
-from curtsy.cli.trace_output import Progress
-from curtsy.cli.why import exit_of, recall
+from curtsy.cli.trace import Progress
+from curtsy.cli.why import exit_of, explained
+from curtsy.client import session_of
 from curtsy.core.message import Url, parse_url
 from curtsy.core.messages import span
-from curtsy.core.rules import agent_rules
 from curtsy.crawling.extract.sitemap import parse_sitemap
-from curtsy.crawling.job_values import check_seeds
-from curtsy.crawling.jobs import FRONTIER, Job, folder_of, look
+from curtsy.crawling.jobs import FRONTIER, Job, check_seeds, folder_of, look
+from curtsy.crawling.reader import SiteInfo
 from curtsy.crawling.start import acrawl
-from curtsy.observe.why import Explanation, assess
 
 if TYPE_CHECKING:
     from curtsy.client import AsyncClient
     from curtsy.crawling.extract.scope import Scope
-    from curtsy.crawling.progress import Plan
-    from curtsy.observe.why_checks import State
+    from curtsy.crawling.progress import CrawlPlan
+    from curtsy.observe.why import Explanation, State
 
 MOST_SITEMAPS = 10
 """Maximum number of sitemaps read: a sample of the site in an acceptable time."""
@@ -48,7 +46,7 @@ class Listed:
     """Why the sitemap could not be fetched; empty if it was."""
 
 
-def rehearse(given: CommandContext, wanted: CrawlArguments) -> Exit:
+def report(given: CommandContext, wanted: CrawlArguments) -> Exit:
     """Report which seeds would be fetched, the plan, and the sitemaps."""
     seeds = [url for seed in wanted.seeds.head if isinstance(url := parse_url(seed), Url)]
     folder = None if wanted.job is None else folder_of(wanted.job)
@@ -59,15 +57,12 @@ def rehearse(given: CommandContext, wanted: CrawlArguments) -> Exit:
     codes = [exit_of(each) for each in found]
     if job is None and all(code is Exit.REFUSED for code in codes):
         plan = msgspec.structs.replace(
-            plan, pages=0, seconds=0.0, allowed_today=0, message="nothing: no URL that was given may be fetched"
+            plan, pages=0, seconds=0.0, allowed_today=0, message="nothing: none of the URLs may be fetched"
         )
     if wanted.is_json:
-        console.write_json(
-            {
-                "scope": scope.describe(), "plan": plan, "seeds": [each.as_dict() for each in found],
-                "sitemaps": sitemaps, "job": None if job is None else _job_fields(job),
-            }
-        )  # fmt: skip
+        seeds_found = [each.as_dict() for each in found]
+        fields = {"scope": scope.describe(), "plan": plan, "seeds": seeds_found, "sitemaps": sitemaps}
+        console.write_json({**fields, "job": None if job is None else _job_fields(job)})
     else:
         _show(found, plan, scope, sitemaps, job)
     return next((code for code in (Exit.FINE, Exit.LATER, Exit.ERROR) if code in codes), Exit.REFUSED)
@@ -80,36 +75,26 @@ def _job_fields(job: Job) -> dict[str, Any]:
 
 async def _look(
     given: CommandContext, wanted: CrawlArguments, seeds: list[Url]
-) -> tuple[list[Explanation], Plan, Scope, list[Listed]]:
+) -> tuple[list[Explanation], CrawlPlan, Scope, list[Listed]]:
     settings = given.settings()
     with Progress(settings.policies) as teller:
         async with given.open_client(teller, cache=False) as client:
-            first = {url: assess(url, settings, recall(given, url)) for url in seeds}
+            first = {url: await explained(given, url, session_of(client).store) for url in seeds}
             # The hosts of refused URLs are not contacted, not even for robots.txt.
             asked = {url.origin: url for url, each in first.items() if each.verdict != "refused"}
-            await asyncio.gather(*(client.rules_of(url, settings.user_agent) for url in asked.values()))
+            await asyncio.gather(*(session_of(client).rules_of(url, settings.user_agent) for url in asked.values()))
             crawl = acrawl(wanted.seeds.head, client=client, **wanted.options)
             async with crawl:
                 plan, scope = await crawl.plan(), crawl.scope
-            found = []
-            for url in seeds:
-                known = recall(given, url)
-                if known.rules is None:  # a store in memory
-                    known = replace(known, rules=client.known_rules(url.origin))
-                found.append(assess(url, settings, known))
+            found = [await explained(given, url, session_of(client).store) for url in seeds]
             sitemaps = await _sitemaps(client, list(asked.values()), scope) if wanted.options.get("sitemaps") else []
     return found, plan, scope, sitemaps
 
 
 async def _sitemaps(client: AsyncClient, origins: list[Url], scope: Scope) -> list[Listed]:
     """Read the sitemaps of some origins, and those that they link to."""
-    waiting: list[str] = []
-    for url in origins:
-        rules = client.known_rules(url.origin)
-        named = agent_rules(rules.text, client.policies.user_agent).sitemaps if rules is not None and rules.text else ()
-        waiting += [each.text for name in named if isinstance(each := parse_url(name, url), Url)] or [
-            f"{url.origin}/sitemap.xml"
-        ]
+    sites = SiteInfo(session_of(client))
+    waiting = [each for url in origins for each in sites.sitemaps(url.origin, MOST_SITEMAPS)]
     found: list[Listed] = []
     seen: set[str] = set()
     while waiting and len(found) < MOST_SITEMAPS:
@@ -122,12 +107,9 @@ async def _sitemaps(client: AsyncClient, origins: list[Url], scope: Scope) -> li
             found.append(Listed(where, 0, 0, {}, result.message))
             continue
         sitemap = await asyncio.to_thread(parse_sitemap, result.body, result.final_url)
-        left_out: dict[str, int] = {}
-        for entry in sitemap.pages:
-            if (reason := scope.refuses(entry.url, 0)) is not None:
-                left_out[reason] = left_out.get(reason, 0) + 1
-        count = len(sitemap.pages)
-        found.append(Listed(where, count, count - sum(left_out.values()), left_out))
+        refusals = [scope.refuses(url, 0) for url in sitemap.pages]
+        left_out = Counter[str](reason for reason in refusals if reason is not None)
+        found.append(Listed(where, len(refusals), len(refusals) - left_out.total(), dict(left_out)))
         waiting += sitemap.sitemaps
     return found
 
@@ -137,7 +119,7 @@ _SHOWN = ("policy", "address", "robots.txt", "by hand", "breaker", "budget", "st
 """Checks shown for each URL."""
 
 
-def _show(found: list[Explanation], plan: Plan, scope: Scope, sitemaps: list[Listed], job: Job | None) -> None:
+def _show(found: list[Explanation], plan: CrawlPlan, scope: Scope, sitemaps: list[Listed], job: Job | None) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
@@ -156,24 +138,12 @@ def _show(found: list[Explanation], plan: Plan, scope: Scope, sitemaps: list[Lis
         terminal.print()
     rows = [("scope", scope.describe()), ("plan", plan.message)]
     for sitemap in sitemaps:
-        says = sitemap.trouble or (
-            f"{console.counted(sitemap.urls, 'URL')}, {sitemap.in_scope:,} of them part of the crawl"
-        )
+        says = sitemap.trouble or f"{console.counted(sitemap.urls, 'URL')}, {sitemap.in_scope:,} of them in scope"
         rows.append(("sitemap", f"{sitemap.url}: {says}"))
-    if job is not None:
-        rows.append(("job", _job_words(job)))
-    table = console.table("", "")
-    table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"
-    for name, value in rows:
-        table.add_row(Text(name, style="dim"), console.plain(value))
-    console.show(terminal, table)
-
-
-def _job_words(job: Job) -> str:
-    if job.counts is None:
-        return f"{job.name} is running"
-    counts = job.counts
-    return (
-        f"{job.name}: {console.counted(job.totals.pages, 'page')} in {span(job.totals.seconds)}, {counts.queued:,} "
-        f"URLs wait, {counts.failed:,} brought none, {console.counted(counts.hosts, 'host')}"
-    )
+    if job is not None and job.counts is None:
+        rows.append(("job", f"{job.name} is running"))
+    elif job is not None and (counts := job.counts) is not None:
+        done = f"{console.counted(job.totals.pages, 'page')} in {span(job.totals.seconds)}"
+        left = f"{counts.queued:,} URLs queued, {counts.failed:,} failed, {console.counted(counts.hosts, 'host')}"
+        rows.append(("job", f"{job.name}: {done}, {left}"))
+    console.show_rows(terminal, rows)

@@ -7,21 +7,18 @@ import os
 import re
 import sys
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from curtsy.cli import console
-from curtsy.cli.command import Command
-from curtsy.cli.context import CommandContext
-from curtsy.cli.exits import Exit, exit_for, worst
-from curtsy.cli.running import run
-from curtsy.cli.values import Duration, Header
+from curtsy.cli.command import Command, Duration, Header
+from curtsy.cli.context import CommandContext, Exit, exit_for, run, worst
 from curtsy.core.escape import visible
 from curtsy.system.own_file import create_own
 
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
     from curtsy.client import AsyncClient
     from curtsy.core.result import FetchResult
 
-AT_ONCE = 32
+CONCURRENCY = 32
 """Maximum number of URLs in flight. A result waits for its place in the output."""
 
 
@@ -51,32 +48,31 @@ class _Options:
         ("curtsy get https://example.org/", "The page, on standard output."),
         (
             "curtsy get -v https://example.org/",
-            "Every step besides: robots.txt, the pause after it (1.5 to 5.5 s, which is why a first page takes a few "
-            "seconds), each attempt, redirects, the cache.",
+            "Also each step: robots.txt, the pause after it (1.5 to 5.5 s, so a first page takes a few seconds), each "
+            "attempt, redirects, the cache.",
         ),
-        ("curtsy get -o page.html https://example.org/", "The page, in a file, which is there only when whole."),
-        ("curtsy get --json -i urls.txt > fetched.jsonl", "What came of each URL of a list, one JSON record a line."),
-        (
-            "curtsy get --deadline 20s https://example.org/",
-            "In 20 s or not at all: it is told at once if it cannot be.",
-        ),
+        ("curtsy get -o page.html https://example.org/", "The page, in a file that appears only when complete."),
+        ("curtsy get --json -i urls.txt > fetched.jsonl", "The result of each URL of a list, as JSON lines."),
+        ("curtsy get --deadline 20s https://example.org/", "Within 20 s; fail at once if that is impossible."),
     ),
 )
 @click.argument("urls", metavar="URL...", nargs=-1)
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the page there instead.")
-@click.option("-I", "--head", "is_head", is_flag=True, help="Ask for the head only (HEAD), and show it.")
-@click.option("--raw", "is_raw", is_flag=True, help="Write the body to a terminal as it is, control characters too.")
-@click.option("--json", "is_json", is_flag=True, help="Show the record of each fetch, a line each, not its body.")
-@click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Tell each step on standard error.")
-@click.option("-H", "--header", "headers", type=Header(), multiple=True, metavar='"NAME: VALUE"', help="Send this too.")
-@click.option("--deadline", type=Duration(), metavar="TIME", help="For each URL, waits and retries included: 20s, 5m.")
-@click.option("--cookies", is_flag=True, help="Keep cookies while it runs, each for the host that set it.")
-@click.option("--no-cache", is_flag=True, help="Neither use nor keep copies.")
-@click.option("--refresh", is_flag=True, help="Fetch anew, though there may be a fresh copy.")
-@click.option("--offline", is_flag=True, help="Answer from the cache only; nothing is sent.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the page to this file.")
+@click.option("-I", "--head", "is_head", is_flag=True, help="Send HEAD, and show the headers.")
+@click.option("--raw", "is_raw", is_flag=True, help="Write control characters to a terminal unescaped.")
+@click.option("--json", "is_json", is_flag=True, help="Write the result of each fetch as a JSON line, not its body.")
+@click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Log each step to stderr.")
 @click.option(
-    "-i", "--input", "source", metavar="FILE", help="Read URLs from a file, one a line; - for standard input."
+    "-H", "--header", "headers", type=Header(), multiple=True, metavar='"NAME: VALUE"', help="Send this header too."
 )
+@click.option(
+    "--deadline", type=Duration(), metavar="TIME", help="Time for each URL, including waits and retries: 20s, 5m."
+)
+@click.option("--cookies", is_flag=True, help="Keep cookies during this run, each for the host that set it.")
+@click.option("--no-cache", is_flag=True, help="Neither use nor store cached copies.")
+@click.option("--refresh", is_flag=True, help="Fetch the page again, even if there is a fresh copy.")
+@click.option("--offline", is_flag=True, help="Use the cache only; send nothing.")
+@click.option("-i", "--input", "source", metavar="FILE", help="Read URLs from a file, one per line; - for stdin.")
 @click.pass_obj
 def get(
     given: CommandContext,
@@ -94,12 +90,12 @@ def get(
     offline: bool,
     source: str | None,
 ) -> Exit:
-    """Fetch pages politely: like curl, with manners.
+    """Fetch pages politely, similar to curl.
 
-    robots.txt is obeyed, the host's pace and daily budget are kept, failures are retried when that makes sense, and
-    what has not changed is not downloaded again. The body goes to standard output, everything else to standard error.
-    On a terminal its control characters are shown as escapes, unless --raw is given; a pipe or file gets every byte.
-    Of several URLs, the worst result is the exit code.
+    curtsy obeys robots.txt and the host's pace and daily budget, retries temporary failures, and does not download
+    unchanged pages again. The body goes to standard output, everything else to standard error. A terminal gets control
+    characters as escapes, unless --raw is given; a pipe or file gets every byte. The exit code is that of the worst
+    result.
     """
     if no_cache + refresh + offline > 1:
         raise click.UsageError("--no-cache, --refresh and --offline exclude each other. Give one of them.")
@@ -114,7 +110,7 @@ def get(
         client["cache_mode"] = "refresh" if refresh else "offline"
     if output is not None and len(wanted) > 1 and (output.is_file() or not output.exists()):
         raise click.UsageError(
-            f"-o has room for one page, and {len(wanted):,} URLs were given. Give one, or save them all in a folder: "
+            f"-o takes one page, and {len(wanted):,} URLs were given. Give one URL, or save all in a folder: "
             "curtsy crawl URL... --depth 0 --out DIR."
         )
     options = _Options(output, is_head, is_json, is_verbose, joined, deadline, client)
@@ -122,30 +118,43 @@ def get(
         return run(lambda: _get(given, wanted, options, target))
 
 
+LONGEST = 65_536
+"""Maximum length of a line of a URL file in bytes; the rest of the line is skipped."""
+
+
 def named(urls: Iterable[str], source: str | None) -> list[str]:
     """Return the URLs given, `-` being standard input, and those of a file. Raises UsageError without any."""
-    found = [each for url in urls for each in (_lines_of("-") if url == "-" else [url])]
-    found += _lines_of(source) if source is not None else []
+    found = [each for url in urls for each in (url_lines("-") if url == "-" else [url])]
+    found += url_lines(source) if source is not None else []
     if not found:
-        raise click.UsageError("no URL was given. Name one, or a file of them with -i.")
+        raise click.UsageError("no URL was given. Give one, or a file of URLs with -i.")
     return found
 
 
-def _lines_of(source: str) -> list[str]:
+def url_lines(source: str) -> Iterator[str]:
     """Return the URLs of a file, one per line; skip empty lines and those that begin with #."""
     try:
-        with click.open_file(source, encoding="utf-8", errors="surrogateescape") as file:
-            lines = [line.strip() for line in file]
-        lines[:1] = [line.removeprefix("\ufeff").strip() for line in lines[:1]]  # byte order mark
+        # A file object of its own: a thread that blocks on sys.stdin would delay the program's exit.
+        file = open(0 if source == "-" else source, "rb", closefd=source != "-")  # noqa: SIM115
     except OSError as error:
         raise click.UsageError(
-            f"{source} cannot be read: {error.strerror}. Name a file with a URL on each line."
+            f"{source} cannot be read: {error.strerror}. Give a file with a URL on each line."
         ) from None
-    return [line for line in lines if line and not line.startswith("#")]
+    return _lines(file)
+
+
+def _lines(file: BinaryIO) -> Iterator[str]:
+    is_whole, mark = True, "\ufeff"  # byte order mark of the first line
+    with file:
+        while raw := file.readline(LONGEST):
+            line, mark = raw.decode("utf-8", "surrogateescape").removeprefix(mark).strip(), ""
+            if is_whole and line and not line.startswith("#"):
+                yield line
+            is_whole = raw.endswith(b"\n")
 
 
 async def _get(given: CommandContext, urls: list[str], options: _Options, target: _Target) -> Exit:
-    from curtsy.cli.trace_output import Progress, StepLines
+    from curtsy.cli.trace import Progress, StepLines
 
     policies = given.settings().policies
     codes: list[Exit] = []
@@ -171,23 +180,23 @@ async def _get(given: CommandContext, urls: list[str], options: _Options, target
 
 async def _in_order(client: AsyncClient, urls: list[str], options: _Options) -> AsyncGenerator[FetchResult, None]:
     """Fetch the URLs concurrently; yield the results in their order."""
-    under_way: deque[asyncio.Task[FetchResult]] = deque()
+    running: deque[asyncio.Task[FetchResult]] = deque()
     method = "HEAD" if options.is_head else "GET"
     try:
         for url in urls:
             fetch = client.fetch(url, method=method, headers=options.headers, deadline=options.deadline)
-            under_way.append(asyncio.ensure_future(fetch))
-            if len(under_way) >= AT_ONCE:
-                yield await under_way[0]
-                under_way.popleft()
-        while under_way:
-            yield await under_way[0]
-            under_way.popleft()
+            running.append(asyncio.ensure_future(fetch))
+            if len(running) >= CONCURRENCY:
+                yield await running[0]
+                running.popleft()
+        while running:
+            yield await running[0]
+            running.popleft()
     finally:
-        for task in under_way:
+        for task in running:
             task.cancel()
-        if under_way:
-            await asyncio.wait(under_way)
+        if running:
+            await asyncio.wait(running)
 
 
 KINDS = ("fetched", "cached", "skipped", "failed")
@@ -207,9 +216,9 @@ def _summary(result: FetchResult) -> str:
     record = result.record
     words = [f"{record.final_url}: " + ("fetched" if result.ok else f"{result.reason}")]
     if record.cache is not None:
-        words.append({"hit": "from the cache, nothing was asked"}.get(record.cache, f"from the cache, {record.cache}"))
+        words.append({"hit": "from the cache, without a request"}.get(record.cache, f"from the cache, {record.cache}"))
     if record.robots_line is not None:
-        words.append(f"robots.txt line {record.robots_line} decided")
+        words.append(f"decided by robots.txt line {record.robots_line}")
     left = [f"{count} {noun}" for count, noun in
             ((record.requests_left, "requests"), (record.pages_left, "pages")) if count is not None]  # fmt: skip
     if left:
@@ -219,24 +228,18 @@ def _summary(result: FetchResult) -> str:
 
 def _show(result: FetchResult, options: _Options, target: _Target) -> Exit:
     """Write the result of one URL, report a failure, and return the exit code."""
-    message = _message(result)
     if options.is_json:
-        console.write_json({"ok": result.ok, "elsewhere": [], **result.record.as_dict(), "message": message}, line=True)
+        console.write_json(
+            {"ok": result.ok, "elsewhere": [], **result.record.as_dict(), "message": result.message}, line=True
+        )
     elif options.is_head and result.status is not None and result.headers.fields:
         target.write(_head(result))
     if result.ok and not options.is_head and (options.output is not None or not options.is_json):
         target.write(_for_terminal(result) if target.is_escaped else result.body)
     code = exit_for(result.reason, result.retry_after)
     if code is not Exit.FINE:
-        console.say(message + _when(result))
+        console.say(result.message + _when(result))
     return code
-
-
-def _message(result: FetchResult) -> str:
-    """Return the message with advice for the command line."""
-    from curtsy.core.messages import TOO_LARGE
-
-    return result.message.replace(TOO_LARGE, "Raise max_body, or use curtsy download, whose limit is --max-size.")
 
 
 def _when(result: FetchResult) -> str:
@@ -245,12 +248,12 @@ def _when(result: FetchResult) -> str:
 
     if result.retry_after is None or span(result.retry_after) in result.message:
         return ""
-    return f" It can be asked again in {span(result.retry_after)}."
+    return f" Try again in {span(result.retry_after)}."
 
 
 def _head(result: FetchResult) -> bytes:
     status = result.status or 0
-    phrase = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else ""
+    phrase = next((known.phrase for known in HTTPStatus if known == status), "")
     lines = [f"HTTP/1.1 {status} {phrase}".rstrip(), *(f"{name}: {value}" for name, value in result.headers.fields)]
     if sys.stdout.isatty():
         lines = [visible(line) for line in lines]
@@ -260,7 +263,7 @@ def _head(result: FetchResult) -> bytes:
 def _for_terminal(result: FetchResult) -> bytes:
     """Return the body as text with control characters escaped; newlines and tabs stay."""
     if b"\0" in result.body:
-        raise click.ClickException("the body is binary, which may upset the terminal. Save it with -o FILE.")
+        raise click.ClickException("the body is binary, and not shown on a terminal. Save it with -o FILE.")
     text = _LAYOUT.sub(lambda found: visible(found[0]), result.text.replace("\r\n", "\n"))
     return text.encode(sys.stdout.encoding or "utf-8", "backslashreplace")
 

@@ -14,8 +14,7 @@ from click.shell_completion import CompletionItem
 
 from curtsy.cli import console
 from curtsy.cli.command import Command, Group
-from curtsy.cli.context import CommandContext
-from curtsy.cli.exits import Exit
+from curtsy.cli.context import CommandContext, Exit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from curtsy.core.crawl_record import CrawlRecord
     from curtsy.crawling.frontier.redis_jobs import JobSummary
     from curtsy.crawling.jobs import Job
-    from curtsy.crawling.progress import Totals
+    from curtsy.crawling.progress import CrawlTotals
 
     _Text = click.ParamType[str]
 else:
@@ -58,15 +57,15 @@ class JobName(_Text):
 @click.group(
     cls=Group,
     examples=(
-        ("curtsy jobs ls", "What was begun on this machine, and how far it is."),
-        ("curtsy jobs show docs", "One of them, in full, and how to go on with it."),
+        ("curtsy jobs ls", "All jobs of this machine, with their progress."),
+        ("curtsy jobs show docs", "One job in full, and how to resume it."),
     ),
 )
 def jobs() -> None:
-    """List, show or remove the crawls that can be gone on with.
+    """List, show or remove crawls that can be resumed.
 
-    A crawl that was started with --job NAME keeps what waits, what was seen and what is done. Killed or stopped, the
-    same command goes on with it. With --store redis://… these are also the jobs that many machines share.
+    A crawl with --job NAME saves its queue and all seen URLs. After a stop or a kill, the same command resumes it. With
+    --store redis://… the jobs that many machines share are included.
     """
 
 
@@ -75,8 +74,8 @@ def _running(given: CommandContext) -> dict[str, CrawlRecord]:
 
     Returns an empty dict if the store cannot be read.
     """
+    from curtsy.core.crawl_record import CrawlRecord, crawl_key
     from curtsy.core.errors import CurtsyError
-    from curtsy.observe.crawls import CrawlRecord, crawl_key
     from curtsy.stores import read_all
 
     prefix = crawl_key("")
@@ -111,7 +110,7 @@ def _shared(given: CommandContext) -> list[JobSummary]:
 
 def _fields(job: Job, running: dict[str, CrawlRecord]) -> dict[str, Any]:
     """Return the JSON fields of a local job."""
-    from curtsy.crawling.job_values import ENDED
+    from curtsy.crawling.jobs import ENDED
 
     found: dict[str, Any] = {
         "name": job.name, "state": "damaged", "is_shared": False, "workers": int(job.is_running), "pages": None,
@@ -132,7 +131,7 @@ def _fields(job: Job, running: dict[str, CrawlRecord]) -> dict[str, Any]:
     return found
 
 
-def _came_of(totals: Totals) -> dict[str, Any]:
+def _came_of(totals: CrawlTotals) -> dict[str, Any]:
     """Return the counts of a job's URLs, as in its summary."""
     return {"pages": totals.pages, "failed": sum(totals.failed.values()), "skipped": sum(totals.skipped.values())}
 
@@ -140,8 +139,7 @@ def _came_of(totals: Totals) -> dict[str, Any]:
 def _shared_fields(job: JobSummary) -> dict[str, Any]:
     """Return the JSON fields of a shared job."""
     from curtsy.core.errors import StoreError
-    from curtsy.crawling.job_values import ENDED
-    from curtsy.crawling.jobs import shared
+    from curtsy.crawling.jobs import ENDED, shared
 
     left = job.counts.queued + job.counts.leased
     state = "running" if job.workers else "unfinished" if left else "done"
@@ -169,10 +167,10 @@ STYLES = {"running": "green", "unfinished": "yellow", "done": "dim", "damaged": 
 
 
 @jobs.command("ls", cls=Command, examples=(("curtsy jobs ls", "All jobs, by name."),))
-@click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
+@click.option("--json", "is_json", is_flag=True, help="Write JSON.")
 @click.pass_obj
 def ls(given: CommandContext, is_json: bool) -> Exit:
-    """List the jobs: how far each is, and when something last changed."""
+    """List the jobs with their progress and the time of the last change."""
     from rich.text import Text
 
     from curtsy.core.messages import span
@@ -184,7 +182,7 @@ def ls(given: CommandContext, is_json: bool) -> Exit:
         console.write_json(found)
         return Exit.FINE
     if not found:
-        console.say("there are no jobs. curtsy crawl URL --job NAME begins one.")
+        console.say("there are no jobs. curtsy crawl URL --job NAME starts one.")
         return Exit.FINE
     terminal = console.out()
     failed = ["failed"] if terminal.width >= NARROW else []
@@ -200,13 +198,13 @@ def ls(given: CommandContext, is_json: bool) -> Exit:
         )  # fmt: skip
     console.show(terminal, table)
     if any(each["state"] == "unfinished" for each in found):
-        console.say("what is unfinished can be gone on with: curtsy jobs show NAME says how.")
+        console.say("unfinished jobs can be resumed: curtsy jobs show NAME shows how.")
     return Exit.FINE
 
 
 def _limit(fields: dict[str, Any]) -> str | None:
     """Return the option that ended the last run of an unfinished job; else None."""
-    from curtsy.observe.messages import LIMITS
+    from curtsy.core.messages import LIMITS
 
     return LIMITS.get(fields["ended"]) if fields["state"] == "unfinished" else None
 
@@ -219,18 +217,18 @@ def _number(value: int | None) -> str:
     "show",
     cls=Command,
     examples=(
-        ("curtsy jobs show docs", "Where it began, how far it is, what was not fetched and why, how to go on."),
-        ("curtsy jobs show docs --json | jq -r .resume", "The command line alone that goes on with it."),
+        ("curtsy jobs show docs", "Its start URLs, progress, skipped URLs with reasons, and how to resume it."),
+        ("curtsy jobs show docs --json | jq -r .resume", "Only the command line that resumes it."),
     ),
 )
 @click.argument("name", metavar="NAME", type=JobName())
-@click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
+@click.option("--json", "is_json", is_flag=True, help="Write JSON.")
 @click.pass_obj
 def show(given: CommandContext, name: str, is_json: bool) -> Exit:
-    """Show one job: its beginning, its scope, its totals, its reasons, and how to go on with it.
+    """Show one job: its start URLs, scope, totals, skipped URLs with reasons, and how to resume it.
 
-    While it runs, also who is at work on it and when that was last heard, and the hosts with the most pages. Of a job
-    that many machines share, all figures are those of its workers together.
+    While it runs, also its workers with their last heartbeat, and the hosts with the most pages. The counts of a shared
+    job are those of all its workers.
     """
     from curtsy.crawling.jobs import folder_of, look, shared
 
@@ -260,7 +258,7 @@ def _shared_one(server: str, name: str) -> JobSummary | None:
 
 def _crew(job: JobSummary, running: dict[str, CrawlRecord]) -> list[dict[str, Any]]:
     """Return the workers of a shared job, including those that did not sign off; the latest heartbeat first."""
-    from curtsy.crawling.job_values import TOTALS, totals_of
+    from curtsy.crawling.jobs import TOTALS, totals_of
 
     return [
         {
@@ -296,14 +294,14 @@ def _in_full(job: Job, fields: dict[str, Any]) -> dict[str, Any]:
     from curtsy.core.errors import CurtsyError
     from curtsy.core.secrets import mask_url
     from curtsy.crawling.extract.scope import Scope
-    from curtsy.crawling.outputs.examples import read_examples
-    from curtsy.crawling.progress import Summary
+    from curtsy.crawling.outputs.skipped import read_examples
+    from curtsy.crawling.progress import CrawlSummary, Ended
 
     try:
         scope = Scope.from_plain(job.notes["scope"]).describe()
     except (KeyError, CurtsyError):
         scope = None
-    summary = Summary("", job.totals, fields["queued"] or 0, None).as_dict()
+    summary = CrawlSummary(Ended.DONE, job.totals, fields["queued"] or 0, None).as_dict()
     totals = {name: value for name, value in summary.items() if name not in ("ended", "resume_in", *fields)}
     examples = read_examples(job.notes.get("output:examples"))
     return {
@@ -320,7 +318,7 @@ def _resume(job: Job) -> str | None:
     line = job.notes.get("command")
     if not isinstance(line, str):
         return None
-    limit = re.search(r"--limit[ =](\d+)", line)
+    limit = re.search(r"--(?:limit|max-pages)[ =](\d+)", line)
     return command(shlex.split(line)[1:], higher=limit is not None and job.totals.pages >= int(limit[1]))
 
 
@@ -331,56 +329,52 @@ def _show(job: Job, whole: dict[str, Any], server: str) -> None:
     from curtsy.cli.report import show_reasons
     from curtsy.core.messages import span
     from curtsy.core.secrets import mask_url
-    from curtsy.crawling.outputs.examples import read_examples
+    from curtsy.crawling.outputs.skipped import read_examples
 
     terminal = console.out()
     terminal.print(Text(console.plain(job.name), style="bold"))
     limit = _limit(whole)
-    ended = "" if limit is None else f": it ended at {limit}, and can be gone on with"
+    ended = "" if limit is None else f": stopped at {limit}, can be resumed"
     by = f" by {whole['workers']:,}" if whole["is_shared"] and whole["workers"] else ""
     rows: list[tuple[str, str]] = [("state", whole["state"] + by + ended)]
-    rows += [("began at", each) for each in whole["seeds"]]
+    rows += [("start", each) for each in whole["seeds"]]
     if whole["scope"] is not None:
         rows.append(("scope", whole["scope"]))
     if job.counts is not None:
-        rows.append(("brought", _brought(job)))
+        rows.append(("fetched", _brought(job)))
     rows += [(title, f"{whole[name]:,}") for title, name in (("left", "queued"), ("hosts", "hosts"))
              if whole[name] is not None]  # fmt: skip
     if whole["changed_at"]:
         rows.append(("changed", f"{span(max(0.0, time.time() - whole['changed_at']))} ago"))
-    rows.append(("kept on", mask_url(server)) if server else ("kept in", whole["folder"]))
+    rows.append(("store", mask_url(server)) if server else ("folder", whole["folder"]))
     outputs = [name for name in job.notes if name.startswith("output:") and name.count(":") > 1]
-    rows += [("writes to", path) for path in sorted(name.split(":", 2)[2] for name in outputs)]
+    rows += [("output", path) for path in sorted(name.split(":", 2)[2] for name in outputs)]
     rows += [("worker", _worker(each)) for each in whole["crew"][:MOST_WORKERS]]
     if (more := len(whole["crew"]) - MOST_WORKERS) > 0:
         rows.append(("", f"and {console.counted(more, 'more worker')}"))
-    table = console.table("", "")
-    table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"
-    for title, value in rows:
-        table.add_row(Text(title, style="dim"), console.plain(value))
-    console.show(terminal, table)
+    console.show_rows(terminal, rows)
     _show_hosts(terminal, whole["busiest"])
     show_reasons(terminal, job.totals, read_examples(job.notes.get("output:examples")))
     if whole["resume"] is not None and whole["state"] == "unfinished":
         terminal.print()
-        terminal.print(Text("Go on with it", style="bold"))
+        terminal.print(Text("Resume", style="bold"))
         terminal.print(f"  {console.plain(whole['resume'])}", soft_wrap=True)
 
 
 def _brought(job: Job) -> str:
     """Return the totals of a job, with the number of its workers."""
     from curtsy.cli.report import headline
-    from curtsy.crawling.job_values import TOTALS
+    from curtsy.crawling.jobs import TOTALS
 
     workers = sum(name.startswith(TOTALS) for name in job.notes)
-    return headline(job.totals) + (f" of work by {workers:,} workers" if workers > 1 else "")
+    return headline(job.totals) + (f" by {workers:,} workers" if workers > 1 else "")
 
 
 def _worker(each: dict[str, Any]) -> str:
     from curtsy.core.messages import span
 
     name = " as ".join(word for word in (each["process"], each["worker"]) if word is not None)
-    return f"{name}: {console.counted(each['pages'], 'page')}, heard of {span(each['heard_ago'])} ago"
+    return f"{name}: {console.counted(each['pages'], 'page')}, last heartbeat {span(each['heard_ago'])} ago"
 
 
 def _show_hosts(terminal: Console, hosts: list[dict[str, Any]]) -> None:
@@ -390,7 +384,7 @@ def _show_hosts(terminal: Console, hosts: list[dict[str, Any]]) -> None:
     from rich.text import Text
 
     terminal.print()
-    terminal.print(Text("Its hosts, in this run", style="bold"))
+    terminal.print(Text("Hosts of this run", style="bold"))
     table = console.table("host", "pages", "errors", right=("pages", "errors"))
     for each in hosts:
         table.add_row(console.plain(each["host"]), f"{each['pages']:,}", f"{each['errors']:,}")
@@ -401,24 +395,24 @@ def _show_hosts(terminal: Console, hosts: list[dict[str, Any]]) -> None:
     "rm",
     cls=Command,
     examples=(
-        ("curtsy jobs rm docs", "Forget a job: what waits, and what was seen. Its pages stay."),
-        ("curtsy jobs rm --yes docs news", "Some of them, without being asked."),
+        ("curtsy jobs rm docs", "Delete a job: its queue and its seen URLs. Its outputs remain."),
+        ("curtsy jobs rm --yes docs news", "Several, without confirmation."),
     ),
 )
 @click.argument("names", metavar="NAME...", type=JobName(), nargs=-1, required=True)
-@click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
-@click.option("--json", "is_json", is_flag=True, help="The jobs that are gone, as JSON.")
+@click.option("--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--json", "is_json", is_flag=True, help="Write the deleted jobs as JSON.")
 @click.pass_obj
 def rm(given: CommandContext, names: tuple[str, ...], is_sure: bool, is_json: bool) -> Exit:
-    """Forget jobs. What they have written stays; what waits in them is lost."""
+    """Delete jobs. Their outputs remain; their queues are lost."""
     from curtsy.core.errors import CurtsyError
     from curtsy.crawling.jobs import folder_of, remove
 
     shared = {each.name for each in _shared(given)}
     if not is_sure:
         if not sys.stdin.isatty():
-            raise click.UsageError("jobs are removed only if you are sure. Say --yes.")
-        click.confirm(f"Forget {', '.join(map(console.plain, names))}, and all that waits there?", err=True, abort=True)
+            raise click.UsageError("this deletes the queues of jobs. Confirm with --yes.")
+        click.confirm(f"Delete {', '.join(map(console.plain, names))}, with all queued URLs?", err=True, abort=True)
     removed, code = [], Exit.FINE
     for name in names:
         try:
@@ -434,7 +428,7 @@ def rm(given: CommandContext, names: tuple[str, ...], is_sure: bool, is_json: bo
             continue
         removed.append(name)
         if not is_json:
-            console.say(f"the job {name} is forgotten.")
+            console.say(f"the job {name} is deleted.")
     if is_json:
         console.write_json({"removed": removed})
     return code

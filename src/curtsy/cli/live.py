@@ -6,21 +6,23 @@ Lines do not wrap: long cells are cut, and a narrow terminal omits the least imp
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from curtsy.cli import console
-from curtsy.cli.report import why_of
+from curtsy.cli.logs import logging_above
 from curtsy.core.messages import span
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.live import Live
 
-    from curtsy.crawling.progress import HostProgress, Snapshot, Totals
+    from curtsy.crawling.progress import CrawlSnapshot, CrawlTotals, HostProgress
 
 STATES = {
     "fetching": ("▸", "green"),
@@ -43,6 +45,10 @@ FRAME = 5
 """Number of lines that are not hosts."""
 
 
+LINES = 10.0
+"""Seconds between two lines without a terminal."""
+
+
 class CrawlView:
     """Live view: `show` passes snapshots, rich draws at its own rate."""
 
@@ -50,12 +56,12 @@ class CrawlView:
         """Create the view; `label` returns the display name of a host."""
         self._label = label
         self._title = title
-        self._snapshot: Snapshot | None = None
+        self._snapshot: CrawlSnapshot | None = None
         self._shown_at = 0.0
         self._rows: list[str] = []
         """Hosts in the order of their first appearance, so that rows keep their places."""
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: CrawlSnapshot) -> None:
         """Set the snapshot to draw."""
         self._snapshot, self._shown_at = snapshot, time.monotonic()
 
@@ -146,14 +152,14 @@ def _left(host: HostProgress) -> int | None:
     return min(lefts) if lefts else None
 
 
-def whole(snapshot: Snapshot, since: float = 0.0, label: Callable[[str], str] = str) -> list[Text]:
+def whole(snapshot: CrawlSnapshot, since: float = 0.0, label: Callable[[str], str] = str) -> list[Text]:
     """Return the summary lines of a crawl: totals, and current waits."""
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(_pages(snapshot), style="bold")
     line.append(" · " + " · ".join(_figures(snapshot, since)))
     waits = Text(no_wrap=True, overflow="ellipsis", style="dim")
     if snapshot.state == "stopping":
-        waits.append("stopping: what is under way may end, nothing more is asked for")
+        waits.append("stopping after the current requests")
     elif snapshot.waiting_for is not None:
         waits.append(f"waiting: {console.plain(snapshot.waiting_for)}{_trouble(snapshot, label)}")
     if snapshot.before is None:
@@ -161,43 +167,43 @@ def whole(snapshot: Snapshot, since: float = 0.0, label: Callable[[str], str] = 
     return [line, Text(_in_all(snapshot.totals), no_wrap=True, overflow="ellipsis", style="dim"), waits]
 
 
-def _trouble(snapshot: Snapshot, label: Callable[[str], str] = str) -> str:
+def _trouble(snapshot: CrawlSnapshot, label: Callable[[str], str] = str) -> str:
     """Return the host that is delayed and due first, with the reason; empty without one."""
     resting = [each for each in snapshot.hosts if each.why and each.state not in ("done", "fetching")]
     if not resting:
         return ""
     first = min(resting, key=lambda each: each.next_in or 0.0)
-    return f" ({console.plain(label(first.host)).strip()}: {why_of(first.why) or first.state})"
+    return f" ({console.plain(label(first.host)).strip()}: {first.why})"
 
 
-def _pages(snapshot: Snapshot) -> str:
+def _pages(snapshot: CrawlSnapshot) -> str:
     """Return the pages of this run, consistent with the host rows."""
     if snapshot.before is None:
         return console.counted(snapshot.totals.pages, "page")
     return f"{console.counted(snapshot.totals.pages - snapshot.before.pages, 'page')} in this run"
 
 
-def _in_all(totals: Totals) -> str:
+def _in_all(totals: CrawlTotals) -> str:
     """Return the totals of all runs of a job."""
     words = [console.counted(totals.pages, "page")]
-    for counts, what in ((totals.skipped, "left alone"), (totals.failed, "failed")):
+    for counts, what in ((totals.skipped, "skipped"), (totals.failed, "failed")):
         if counts:
             words.append(f"{sum(counts.values()):,} {what}")
     return f"in all runs: {' · '.join(words)}"
 
 
-def _figures(snapshot: Snapshot, since: float) -> list[str]:
+def _figures(snapshot: CrawlSnapshot, since: float) -> list[str]:
     found = []
     if snapshot.rate:
         found.append(f"{snapshot.rate:.3g}/s")
     failed = sum(snapshot.totals.failed.values())
-    left_alone = sum(snapshot.totals.skipped.values())
+    skipped = sum(snapshot.totals.skipped.values())
     if snapshot.before is not None:
         failed -= sum(snapshot.before.failed.values())
-        left_alone -= sum(snapshot.before.skipped.values())
+        skipped -= sum(snapshot.before.skipped.values())
     found.append(f"{snapshot.queued:,} queued")
-    if left_alone:
-        found.append(f"{left_alone:,} left alone")
+    if skipped:
+        found.append(f"{skipped:,} skipped")
     if failed:
         found.append(f"{failed:,} failed")
     found.append(span(round(snapshot.elapsed + since)))
@@ -206,7 +212,7 @@ def _figures(snapshot: Snapshot, since: float) -> list[str]:
     return found
 
 
-def line_of(snapshot: Snapshot) -> str:
+def line_of(snapshot: CrawlSnapshot) -> str:
     """Return the summary as one line, for output without a terminal."""
     words = [_pages(snapshot), *_figures(snapshot, 0.0)]
     if snapshot.before is not None:
@@ -214,3 +220,65 @@ def line_of(snapshot: Snapshot) -> str:
     if snapshot.waiting_for is not None:
         words.append(f"{snapshot.waiting_for}{_trouble(snapshot)}")
     return ", ".join(words)
+
+
+class Display(Protocol):
+    """Progress display of a crawl."""
+
+    def show(self, snapshot: CrawlSnapshot) -> None:
+        """Show a snapshot."""
+        ...
+
+    def say(self, message: str) -> None:
+        """Show a message."""
+        ...
+
+
+class LineDisplay:
+    """Display by lines on standard error, one every few seconds."""
+
+    def __init__(self, every: float = LINES) -> None:
+        self._every = every
+        self._written_at = time.monotonic()
+
+    def show(self, snapshot: CrawlSnapshot) -> None:
+        """Write a line if the last one is old enough."""
+        if time.monotonic() - self._written_at >= self._every:
+            self._written_at = time.monotonic()
+            console.say(line_of(snapshot))
+
+    def say(self, message: str) -> None:
+        """Write a message."""
+        console.say(message)
+
+
+class LiveDisplay:
+    """Display by a live view on a terminal; messages appear above it."""
+
+    def __init__(self, live: Live, view: CrawlView) -> None:
+        self._live = live
+        self._view = view
+
+    def show(self, snapshot: CrawlSnapshot) -> None:
+        """Pass a snapshot to the view."""
+        self._view.show(snapshot)
+
+    def say(self, message: str) -> None:
+        """Write a message above the view."""
+        self._live.console.print(f"curtsy: {console.plain(message)}", soft_wrap=True)
+
+
+@contextmanager
+def open_display(is_terminal: bool, view: CrawlView | None = None) -> Iterator[Display]:
+    """Provide a display while the crawl runs; a live view is erased at the end."""
+    if not is_terminal:
+        yield LineDisplay()
+        return
+    from rich.live import Live
+
+    view = view or CrawlView()
+    live = Live(
+        view, console=console.err(), refresh_per_second=8, transient=True, redirect_stdout=False, redirect_stderr=False
+    )  # fmt: skip
+    with live, logging_above(live.console):
+        yield LiveDisplay(live, view)

@@ -130,7 +130,7 @@ class Held(io.TextIOBase):
     def say(self) -> None:
         """Write all held lines to standard error."""
         if self._lost:
-            console.say(f"{console.counted(self._lost, 'line')} could not be kept; these are the latest.")
+            console.say(f"{console.counted(self._lost, 'line')} were dropped; these are the latest.")
         for line, count in self._lines.items():
             print(line if count == 1 else f"{line}  ({count:,} times)", file=sys.stderr)
         print(self._begun, end="", file=sys.stderr, flush=True)

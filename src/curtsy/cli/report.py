@@ -2,56 +2,42 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.padding import Padding
 from rich.text import Text
 
 from curtsy.cli import console
-from curtsy.cli.messages import words_for
 from curtsy.core.errors import Reason
-from curtsy.core.messages import span
+from curtsy.core.messages import describe, reached, span
 from curtsy.core.secrets import mask_url
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from curtsy.crawling.outputs.examples import Example
-    from curtsy.crawling.progress import HostProgress, Summary, Totals
+    from curtsy.crawling.outputs.skipped import Example
+    from curtsy.crawling.progress import CrawlSummary, CrawlTotals, HostProgress
 
 MOST = 12
 """Maximum number of reasons shown of each kind: those with the most URLs."""
 
-_WHY = re.compile(
-    r"(?:not (?:fetching|keeping) \S+: |\S+ could not be (?:fetched|read)(?: after \d+ tries)?: |"
-    r"\S+ (?=answered with |is not for us))(.+?)(?:\. [A-Z].*|\.?$)",
-    re.DOTALL,
-)
 
-
-def why_of(message: str) -> str:
-    """Return the cause in a message, without URL and advice; empty if the message has another form."""
-    found = _WHY.match(message)
-    return "" if found is None else console.plain(found[1])
-
-
-def headline(totals: Totals) -> str:
+def headline(totals: CrawlTotals) -> str:
     """Return the totals as one line."""
     words = console.counted(totals.pages, "page")
     if totals.cached:
-        words += f" ({totals.cached:,} of them from the cache)"
+        words += f" ({totals.cached:,} from the cache)"
     return f"{words}, {console.size(totals.bytes)} in {span(totals.seconds)}"
 
 
-def show_reasons(terminal: Console, totals: Totals, examples: Mapping[str, Example]) -> None:
-    """Print each reason of missing pages, with count, an example URL and advice."""
+def show_reasons(terminal: Console, totals: CrawlTotals, examples: Mapping[str, Example]) -> None:
+    """Print each reason of missing pages, with its count, an example URL and advice."""
     for title, counts in (
-        ("Left alone", totals.skipped),
+        ("Skipped", totals.skipped),
         ("Failed", totals.failed),
-        ("Not part of the crawl", totals.left_out),
+        ("Outside the scope", totals.left_out),
     ):
         if not counts:
             continue
@@ -65,16 +51,15 @@ def show_reasons(terminal: Console, totals: Totals, examples: Mapping[str, Examp
 
 
 def _show_reason(terminal: Console, reason: str, count: int, example: Example | None, is_link: bool) -> None:
-    words = words_for(reason)
-    terminal.print(Text.assemble((f"{count:>6,}", "yellow"), "  ", words.what))
-    more = [words.advice] if words.advice else []
+    found = describe(reason)
+    terminal.print(Text.assemble((f"{count:>6,}", "yellow"), "  ", found.what))
+    details = found.advice
     if example is not None:
         terminal.print(Text(f"{'':8}{console.plain(example.url)}"), soft_wrap=True)  # unwrapped, because users copy it
-        is_told = is_link or reason.startswith(Reason.HTTP_STATUS)  # the first line says all
-        if not is_told and (why := why_of(example.message)):
-            more.insert(0, f"{why}.")
-    if more:
-        terminal.print(Padding.indent(Text(" ".join(more), style="dim"), 8))
+        if not is_link and not reason.startswith(Reason.HTTP_STATUS):  # their message would repeat the first line
+            details = console.plain(example.message)
+    if details:
+        terminal.print(Padding.indent(Text(details, style="dim"), 8))
 
 
 def show_resting(terminal: Console, hosts: Sequence[HostProgress]) -> None:
@@ -85,37 +70,52 @@ def show_resting(terminal: Console, hosts: Sequence[HostProgress]) -> None:
     terminal.print()
     terminal.print(Text("Waiting", style="bold"))
     for each in resting[:MOST]:
-        when = f"; it may be asked again in {span(each.next_in)}" if each.next_in else ""
+        when = f"; next request in {span(each.next_in)}" if each.next_in else ""
         terminal.print(Text(f"{'':8}{console.plain(each.host)}"), soft_wrap=True)
-        terminal.print(Padding.indent(Text(f"{why_of(each.why) or each.state}{when}.", style="dim"), 8))
+        terminal.print(Padding.indent(Text(f"{each.why}{when}.", style="dim"), 8))
     if len(resting) > MOST:
         terminal.print(Text(f"        and {console.counted(len(resting) - MOST, 'more host')}", style="dim"))
 
 
-def going_on(summary: Summary, job: str | None) -> str | None:
-    """Return a sentence on how to resume; None if nothing is left. The command line belongs below it."""
+def end_message(summary: CrawlSummary, options: Mapping[str, Any]) -> str:
+    """Return how a crawl ended, with the command line's name of a limit that was reached."""
+    match summary.ended:
+        case "max_pages":
+            return reached("--max-pages", f"{options['max_pages']:,}")
+        case "max_time":
+            return reached("--max-time", span(options["max_time"]))
+        case "max_bytes":
+            return reached("--max-bytes", console.size(options["max_bytes"]))
+        case _:
+            return summary.message
+
+
+def resume_hint(summary: CrawlSummary, job: str | None) -> str | None:
+    """Return a sentence on how to resume; None if no URL is left. The command line belongs below it."""
     if not summary.queued:
         return None
-    left = f"{console.counted(summary.queued, 'URL')} {'is' if summary.queued == 1 else 'are'} left"
+    left = f"{console.counted(summary.queued, 'URL')} left"
     if job is None:
-        return f"{left}, and not kept: it was a crawl without a name. With --job NAME it could be gone on with."
-    when = "" if summary.resume_in is None else f" in {span(summary.resume_in)} at the earliest"
+        return f"{left}, not saved. A crawl with --job NAME can be resumed."
+    when = "" if summary.resume_in is None else f" in {span(summary.resume_in)}"
     if summary.ended == "max_pages":
         when = " with a higher limit"
-    return f"{left}, and kept. Go on{when}:"
+    return f"{left}, saved. Resume{when}:"
+
+
+LIMIT_OPTIONS = ("--max-pages", "--limit")
 
 
 def command(arguments: Sequence[str], *, higher: bool = False) -> str:
-    """Return the command line that resumes a crawl: without --fresh, and with a doubled limit if `higher`."""
+    """Return the command line that resumes a crawl: without --restart, and with a doubled limit if `higher`."""
     found: list[str] = []
-    is_limit = False
     for each in arguments:
-        if each == "--fresh":
+        if each in ("--restart", "--fresh"):
             continue
-        if is_limit and higher and each.isdecimal():
+        name, _, value = each.partition("=")
+        if higher and name in LIMIT_OPTIONS and value.isdecimal():
+            each = f"{name}={2 * int(value)}"
+        elif higher and found and found[-1] in LIMIT_OPTIONS and each.isdecimal():
             each = str(2 * int(each))
-        is_limit = each == "--limit"
-        if higher and each.startswith("--limit=") and each[8:].isdecimal():
-            each = f"--limit={2 * int(each[8:])}"
         found.append(each)
     return f"curtsy {shlex.join(mask_url(each) for each in found)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,7 @@ import click
 
 from curtsy.cli import console
 from curtsy.cli.command import Command
-from curtsy.cli.context import CommandContext
-from curtsy.cli.exits import Exit, exit_for
-from curtsy.cli.running import run
+from curtsy.cli.context import CommandContext, Exit, exit_for, run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,38 +31,50 @@ class Source:
     body: bytes | None
     """None if the file could not be fetched."""
 
-    note: str
+    note: str = ""
     """Age of the copy, or why it is unavailable."""
 
     instead: Verdict | None = None
     """Verdict for every path while the file is unavailable; None if it is available."""
 
-    left: float = 0.0
-    """Seconds until the file is requested again."""
+    fallback: str = ""
+    """The same in words, with the time until the next request."""
 
     part: bytes = b""
     """Received part of a later, truncated copy: its Disallow rules apply (C21)."""
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """A robots.txt as one agent sees it."""
+
+    source: Source
+    agent: str
+    """User agent."""
+
+    token: str
+    """Its product token, by which the file names it."""
+
+    parsed: Robots
+    groups: tuple[RuleGroup, ...]
+    verdicts: dict[str, Verdict]
+    """Verdicts on the tested paths."""
+
+
 @click.command(
     cls=Command,
     examples=(
-        (
-            "curtsy robots https://example.org/",
-            "What a site tells us; asked for in its turn, and remembered for an hour.",
-        ),
+        ("curtsy robots https://example.org/", "The rules of a site; requested once, and stored for an hour."),
         ("curtsy robots https://example.org/ --test /private/ --test /blog", "Which paths are allowed, by which line."),
-        ("curtsy robots robots.txt --agent Googlebot --all", "A file of your own, as another agent sees it, in full."),
+        ("curtsy robots robots.txt --agent Googlebot --all", "A local file, as another agent sees it, in full."),
         ("curtsy robots - --test / < robots.txt", "From standard input."),
     ),
 )
 @click.argument("source", metavar="URL|FILE")
-@click.option("--agent", metavar="NAME", help="For this agent, a product token or a whole User-Agent, instead of us.")
-@click.option(
-    "--test", "tests", metavar="PATH", multiple=True, help="Say whether this path is allowed; may be repeated."
-)
-@click.option("--all", "is_all", is_flag=True, help="Show the rules of every group, not only of those for us.")
-@click.option("--refresh", is_flag=True, help="Ask the site anew, though the file is remembered.")
+@click.option("--agent", metavar="NAME", help="Use this agent, a product token or a whole User-Agent, instead of ours.")
+@click.option("--test", "tests", metavar="PATH", multiple=True, help="Check whether this path is allowed; repeatable.")
+@click.option("--all", "is_all", is_flag=True, help="Show the rules of every group, not only of those for the agent.")
+@click.option("--refresh", is_flag=True, help="Request the file again, even if a stored copy is valid.")
 @click.option("--json", "is_json", is_flag=True, help="The same as JSON, all groups included.")
 @click.pass_obj
 def robots(
@@ -76,20 +86,21 @@ def robots(
     refresh: bool,
     is_json: bool,
 ) -> Exit:
-    """Show a robots.txt as curtsy reads it.
+    """Show a robots.txt as curtsy parses it.
 
-    Its groups and which of them are for us, delays, sitemaps, signals, and whatever is odd about it: misspelt fields,
+    The output lists its groups and which of them apply, delays, sitemaps, signals, and warnings: misspelt fields,
     rules that match nothing. The file is read by RFC 9309. A URL means the file of its site.
 
-    The exit code is 3 if a path that is tested is not allowed, and else 1 if the file cannot be had.
+    The exit code is 3 if a tested path is not allowed, else 1 if the file cannot be fetched.
     """
-    from curtsy.core.robots import parse
+    from curtsy.core.robots import parse, product_token
 
     for path in tests:
         if not path.startswith("/") and "://" not in path:
             raise click.UsageError(f"--test {path!r} must begin with a slash, as every path does. Write /{path}.")
 
-    found = _file(source) if _is_file(source) else _fetched(given, source, refresh)
+    is_file = source == "-" or "://" not in source
+    found = _file(source) if is_file else _fetched(given, source, refresh)
     if isinstance(found, Exit):
         return found
     user_agent = agent or given.settings().user_agent
@@ -98,99 +109,93 @@ def robots(
     for path in tests:
         partly = part.verdict(user_agent, path)
         verdicts[path] = (found.instead or parsed.verdict(user_agent, path)) if partly.allowed else partly
-    groups = parsed.groups(user_agent)
+    view = View(found, user_agent, product_token(user_agent), parsed, parsed.groups(user_agent), verdicts)
     if is_json:
-        console.write_json(_fields(found, parsed, user_agent, groups, verdicts))
+        console.write_json(_fields(view))
     else:
-        _show(found, parsed, user_agent, groups, verdicts, is_all)
+        _show(view, is_all)
     if not all(verdict.allowed for verdict in verdicts.values()):
         return Exit.REFUSED
     return Exit.FINE if found.instead is None else Exit.ERROR
 
 
-def _is_file(source: str) -> bool:
-    return source == "-" or "://" not in source
-
-
 def _file(source: str) -> Source:
     if source == "-":
         with click.open_file("-", "rb") as file:
-            return Source("standard input", file.read(), "")
+            return Source("standard input", file.read())
     try:
-        return Source(source, Path(source).read_bytes(), "")
+        return Source(source, Path(source).read_bytes())
     except OSError as error:
         hint = " For a site, write https:// or http:// before it." if not source.startswith((".", "/")) else ""
         raise click.UsageError(f"{source} cannot be read: {error.strerror}.{hint}") from None
 
 
 def _fetched(given: CommandContext, text: str, refresh: bool) -> Source | Exit:
-    """Return the robots.txt of a site, cached or fetched."""
+    """Return the robots.txt of a site, stored or fetched."""
     from curtsy.core import messages
-    from curtsy.core.message import Failure, InvalidUrl, parse_url
+    from curtsy.core.message import InvalidUrl, parse_url
     from curtsy.core.messages import span
     from curtsy.core.rules import Rules, filters
 
     url = parse_url(text)
     if isinstance(url, InvalidUrl):
-        raise click.UsageError(f"{messages.given(url)!r} cannot be asked for: {url.why}.")
-    rules = run(lambda: _ask(given, url, refresh))
-    name = f"{url.origin}/robots.txt"
-    if isinstance(rules, Failure) and rules.ended_at_proxy:
-        console.say(f"{name} could not be fetched: {rules.detail}. {rules.advice}")
-        return Exit.ERROR
+        raise click.UsageError(f"{messages.given(url)!r} cannot be requested: {url.why}.")
+    rules = run(lambda: _request(given, url, refresh))
     if not isinstance(rules, Rules):
-        return _refused(given, url)
-    ago, left = time.time() - rules.body_at, max(0.0, rules.valid_until - time.time())
-    if rules.body is None:
-        settings = given.settings()
-        instead = filters(Rules(), settings.policies.of(url.domain), settings.user_agent, url.text)
-        source = Source(name, None, rules.why, instead, left, rules.part)
-        if rules.part:
-            note = f"{rules.why}. What came of it holds. Of what it does not forbid, {_instead(source)}"
-            source = replace(source, note=note)
-        return source
-    note = f"asked for {span(max(0.0, ago))} ago, good for {span(left)}"
-    if rules.why:
-        note = f"a copy from {span(max(0.0, ago))} ago, for now it cannot be had: {rules.why}"
-    return Source(name, rules.body, note, part=rules.part)
+        return _refused(url, rules)
+    name, ago = f"{url.origin}/robots.txt", span(max(0.0, time.time() - rules.body_at))
+    left = span(max(0.0, rules.valid_until - time.time()))
+    if rules.body is not None:
+        note = f"requested {ago} ago, valid for {left}"
+        if rules.why:
+            note = f"a copy from {ago} ago, because the file cannot be fetched now: {rules.why}"
+        return Source(name, rules.body, note, part=rules.part)
+    settings = given.settings()
+    instead = filters(Rules(), settings.policies.of(url.domain), settings.user_agent, url.text)
+    what, setting = ("everything", "allow") if instead.allowed else ("nothing", "disallow")
+    fallback = f"{what} is allowed (robots_unreachable: {setting}). The next request is in {left}."
+    note = f"{rules.why}. The received part applies. Otherwise {fallback}" if rules.part else rules.why
+    return Source(name, None, note, instead, fallback, rules.part)
 
 
-async def _ask(given: CommandContext, url: Url, refresh: bool) -> Rules | Refusal | Failure | None:
-    from curtsy.cli.trace_output import Progress
+async def _request(given: CommandContext, url: Url, refresh: bool) -> Rules | Refusal | Failure | None:
+    from curtsy.cli.trace import Progress
+    from curtsy.client import session_of
 
     settings = given.settings()
     with Progress(settings.policies) as teller:
         async with given.open_client(teller, cache=False) as client:
             if refresh:
-                client.forget_rules()
-            return await client.rules_or_why(url, settings.user_agent)
+                session_of(client).forget_rules()
+            return await session_of(client).rules_of(url, settings.user_agent)
 
 
-def _refused(given: CommandContext, url: Url) -> Exit:
+def _refused(url: Url, answer: Refusal | Failure | None) -> Exit:
     """Report why robots.txt must not be requested; return the exit code."""
-    from curtsy.cli.why import recall
-    from curtsy.observe.why import assess
+    from curtsy.core import messages
+    from curtsy.core.message import Failure
 
-    found = assess(url, given.settings(), recall(given, url))
-    if found.verdict == "refused":
-        console.say(found.message)
-        return exit_for(found.reason, found.allowed_in)
-    console.say(f"{url.origin}/robots.txt may not be asked for. curtsy get -v {url.origin}/ shows what is in the way.")
-    return Exit.REFUSED
+    if answer is None:
+        return Exit.INTERRUPTED
+    if not isinstance(answer, Failure):
+        console.say(answer.message)
+        return exit_for(answer.reason, answer.retry_after)
+    if answer.ended_at_proxy:
+        console.say(f"{url.origin}/robots.txt could not be fetched: {answer.detail}. {answer.advice}")
+        return Exit.ERROR
+    console.say(messages.failed(url, answer, 1))
+    return exit_for(answer.reason, None)
 
 
-def _fields(
-    source: Source, parsed: Robots, user_agent: str, groups: tuple[RuleGroup, ...], verdicts: dict[str, Verdict]
-) -> dict[str, Any]:
-    from curtsy.core.robots import product_token
-
+def _fields(view: View) -> dict[str, Any]:
+    source, parsed = view.source, view.parsed
     return {
         "source": source.name,
         "note": source.note,
-        "instead": _instead(source) if source.instead is not None else None,
+        "instead": source.fallback or None,
         "found": bool(source.body or source.part),
-        "agent": product_token(user_agent),
-        "crawl_delay": parsed.crawl_delay(user_agent),
+        "agent": view.token,
+        "crawl_delay": parsed.crawl_delay(view.agent),
         "groups": [
             {
                 "line": group.line,
@@ -198,52 +203,55 @@ def _fields(
                 "applies": group.applies,
                 "rules": [{"line": line, "text": text} for line, text in group.rules],
             }
-            for group in groups
+            for group in view.groups
         ],
         "sitemaps": list(parsed.sitemaps),
         "signals": [
-            {"line": each.line, "field": each.field, "value": each.value} for each in parsed.content_signals(user_agent)
+            {"line": each.line, "field": each.field, "value": each.value} for each in parsed.content_signals(view.agent)
         ],
         "oddities": [{"line": each.line, "message": each.message} for each in parsed.warnings],
         "tests": [
             {"path": path, "allowed": each.allowed, "line": each.line, "rule": each.rule, "reason": each.reason}
-            for path, each in verdicts.items()
+            for path, each in view.verdicts.items()
         ],
     }
 
 
-def _show(
-    source: Source,
-    parsed: Robots,
-    user_agent: str,
-    groups: tuple[RuleGroup, ...],
-    verdicts: dict[str, Verdict],
-    is_all: bool,
-) -> None:
+def _show(view: View, is_all: bool) -> None:
     from rich.text import Text
 
-    from curtsy.core.robots import product_token
-
-    terminal = console.out()
+    terminal, source, parsed = console.out(), view.source, view.parsed
+    agent = console.plain(view.token or view.agent)
     terminal.print(Text(console.plain(source.name), style="bold"), soft_wrap=True)
     if source.note:
         terminal.print(Text(console.plain(source.note), style="dim"))
-    agent = product_token(user_agent) or user_agent
-    if not groups:
+    if not view.groups:
         terminal.print(Text(f"\n{_nothing(source)}"))
-    for group in groups:
-        _show_group(terminal, group, agent, is_all)
-    _show_delays(terminal, parsed, user_agent, agent)
-    _section(terminal, "Sitemaps", [(None, each) for each in parsed.sitemaps])
-    signals = parsed.content_signals(user_agent)
-    _section(terminal, "Signals", [(each.line, f"{each.field}: {each.value}") for each in signals])
-    _section(terminal, "Oddities", [(each.line, each.message) for each in parsed.warnings], "yellow")
-    if verdicts:
-        terminal.print(Text(f"\nTested for {console.plain(agent)}", style="bold"))
+    for group in view.groups:
+        title = Text.assemble(
+            ("▸ " if group.applies else "  ", "green"),
+            (f"User-agent: {console.plain(', '.join(group.agents))}", "bold" if group.applies else ""),
+            (f"  line {group.line}, {console.counted(len(group.rules), 'rule')}", "dim"),
+            (f", for {agent}" if group.applies else "", "green"),
+        )
+        rules = [(f"{line:>6}", _rule(text)) for line, text in group.rules] if group.applies or is_all else []
+        _section(terminal, title, rules)
+    signals, text = parsed.content_signals(view.agent), console.plain
+    sections: dict[str, list[tuple[str, Text]]] = {
+        f"Pace for {agent}": [("", Text(each)) for each in _pace(view)],
+        "Sitemaps": [("", Text(text(each))) for each in parsed.sitemaps],
+        "Signals": [(f"{each.line:>6}", Text(text(f"{each.field}: {each.value}"))) for each in signals],
+        "Oddities": [(f"{each.line:>6}", Text(text(each.message), "yellow")) for each in parsed.warnings],
+    }
+    for name, rows in sections.items():
+        if rows:
+            _section(terminal, Text(name, "bold"), rows)
+    if view.verdicts:
+        terminal.print(Text(f"\nTested for {agent}", style="bold"))
         table = console.table("", "", "")
         for column in table.columns[1:]:
             column.no_wrap, column.overflow = False, "fold"
-        for path, verdict in verdicts.items():
+        for path, verdict in view.verdicts.items():
             mark = console.mark("yes" if verdict.allowed else "no")
             words = verdict.reason if verdict.line is None else f'line {verdict.line}, "{verdict.rule}"'
             table.add_row(mark, console.plain(path), Text(console.plain(words), style="dim"))
@@ -252,35 +260,8 @@ def _show(
 
 def _nothing(source: Source) -> str:
     if source.instead is not None:
-        return f"It cannot be had. Until it can, {_instead(source)}"
-    return "The site has none, or it says nothing: everything is allowed." if not source.body else "It has no groups."
-
-
-def _instead(source: Source) -> str:
-    from curtsy.core.messages import span
-
-    is_allowed = source.instead is not None and source.instead.allowed
-    words = ("everything is allowed", "allow") if is_allowed else ("nothing is asked for", "disallow")
-    return f"{words[0]} (robots_unreachable: {words[1]}). It is not asked for again in the next {span(source.left)}."
-
-
-def _show_group(terminal: Console, group: RuleGroup, agent: str, is_all: bool) -> None:
-    from rich.text import Text
-
-    names = ", ".join(group.agents)
-    title = Text.assemble(
-        ("\n▸ " if group.applies else "\n  ", "green"),
-        (f"{'User-agent: ' + console.plain(names)}", "bold" if group.applies else ""),
-        (f"  line {group.line}, {console.counted(len(group.rules), 'rule')}", "dim"),
-        (f", for {console.plain(agent)}" if group.applies else "", "green"),
-    )
-    terminal.print(title)
-    if group.applies or is_all:
-        table = console.table("", "", right=("",))
-        table.columns[1].justify, table.columns[1].no_wrap, table.columns[1].overflow = "left", False, "fold"
-        for line, text in group.rules:
-            table.add_row(Text(f"{line:>6}", style="dim"), _rule(text))
-        console.show(terminal, table)
+        return f"The file cannot be fetched. Meanwhile {source.fallback}"
+    return "The file is absent or empty: everything is allowed." if not source.body else "The file has no groups."
 
 
 def _rule(text: str) -> Text:
@@ -291,32 +272,22 @@ def _rule(text: str) -> Text:
     return Text.assemble((field + colon, style), value)
 
 
-def _show_delays(terminal: Console, parsed: Robots, user_agent: str, agent: str) -> None:
-    from rich.text import Text
-
+def _pace(view: View) -> list[str]:
     from curtsy.core.messages import span
 
     words = []
-    if (delay := parsed.crawl_delay(user_agent)) is not None:
+    if (delay := view.parsed.crawl_delay(view.agent)) is not None:
         words.append(f"Crawl-delay: {span(delay)} between two requests")
-    if (rate := parsed.request_rate(user_agent)) is not None:
+    if (rate := view.parsed.request_rate(view.agent)) is not None:
         words.append(f"Request-rate: {rate.requests} in {span(rate.seconds)}")
-    if (visit := parsed.visit_time(user_agent)) is not None:
+    if (visit := view.parsed.visit_time(view.agent)) is not None:
         words.append(f"Visit-time: {visit.start_time:%H:%M} to {visit.end_time:%H:%M} UTC")
-    if words:
-        terminal.print(Text(f"\nPace for {console.plain(agent)}", style="bold"))
-        for each in words:
-            terminal.print(Text(f"  {each}"))
+    return words
 
 
-def _section(terminal: Console, title: str, rows: list[tuple[int | None, str]], style: str = "") -> None:
-    from rich.text import Text
-
-    if not rows:
-        return
-    terminal.print(Text(f"\n{title}", style="bold"))
-    table = console.table("", "")
-    table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"
-    for line, text in rows:
-        table.add_row(Text("" if line is None else f"{line:>6}", style="dim"), Text(console.plain(text), style=style))
-    console.show(terminal, table)
+def _section(terminal: Console, title: Text, rows: list[tuple[str, Text]]) -> None:
+    """Print a title, and rows of line number and text."""
+    terminal.print()
+    terminal.print(title)
+    if rows:
+        console.show_rows(terminal, rows)

@@ -13,8 +13,7 @@ import click
 
 from curtsy.cli import console
 from curtsy.cli.command import Command
-from curtsy.cli.context import CommandContext
-from curtsy.cli.exits import Exit
+from curtsy.cli.context import CommandContext, Exit
 
 if TYPE_CHECKING:
     from curtsy.observe.dashboard.app import Dashboard
@@ -26,33 +25,33 @@ PATIENCE = 2
 @click.command(
     cls=Command,
     examples=(
-        ("curtsy serve", "Watch this machine's crawls and hosts, at http://127.0.0.1:8765/."),
-        ("curtsy serve --store redis://10.0.0.5", "Watch every machine that shares a store."),
+        ("curtsy serve", "Show the crawls and hosts of this machine at http://127.0.0.1:8765/."),
+        ("curtsy serve --store redis://10.0.0.5", "Show all machines that share a store."),
         (
             'CURTSY_DASHBOARD_TOKEN="$(openssl rand -hex 24)" curtsy serve --host 0.0.0.0',
-            "Let other machines look too, if they have the token.",
+            "Permit access from other machines, with a token.",
         ),
     ),
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=8765, metavar="PORT", help="8765 by default; 0: any.")
-@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="Listen there; by default only this machine can.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8765, metavar="PORT", help="Port (8765); 0 for any free port."
+)
+@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="Address to listen on; by default loopback.")
 @click.option(
     "--token",
     envvar="CURTSY_DASHBOARD_TOKEN",
     metavar="TEXT",
-    help="Ask for this token; needed for any address but loopback. Better given as $CURTSY_DASHBOARD_TOKEN.",
+    help="Require this token; needed for any address except loopback. Better: $CURTSY_DASHBOARD_TOKEN.",
 )
-@click.option(
-    "--name", "names", multiple=True, metavar="HOST", help="A further name that browsers may call us by; repeatable."
-)
+@click.option("--name", "names", multiple=True, metavar="HOST", help="Further host name of the dashboard; repeatable.")
 @click.pass_obj
 def serve(given: CommandContext, port: int, host: str, token: str | None, names: tuple[str, ...]) -> Exit:
-    """Show a live dashboard of hosts, crawls, budgets and breakers.
+    """Serve a live dashboard of hosts, crawls, budgets and breakers.
 
-    It reads the store, so it shows every process of this machine, and every machine that shares a store. It asks no
-    site for anything. From it a breaker can be reset, a host paused and resumed, and a limit changed for now.
+    It reads the store, so it shows every process of this machine, and every machine that shares the store. It sends no
+    requests to sites. Users can reset a breaker, pause and resume a host, and change a limit temporarily.
 
-    Ctrl-C ends it with 130; SIGTERM, as a service manager sends it, and a terminal that is closed with 0.
+    The exit code is 130 after Ctrl-C, and 0 after SIGTERM or when the terminal closes.
     """
     from curtsy.core.errors import not_imported
 
@@ -67,7 +66,7 @@ def serve(given: CommandContext, port: int, host: str, token: str | None, names:
     address = listener.getsockname()[1]
     dashboard = _dashboard(given, host, address, names, token)
     shown = f"[{host}]" if ":" in host.strip("[]") and not host.startswith("[") else host
-    console.say(f"the dashboard is at http://{shown}:{address}/. Ctrl-C ends it.")
+    console.say(f"the dashboard is at http://{shown}:{address}/. Ctrl-C stops it.")
     try:
         return _run(dashboard, listener)
     finally:
@@ -77,8 +76,8 @@ def serve(given: CommandContext, port: int, host: str, token: str | None, names:
 def _token_of_project() -> str | None:
     """Return the token of the `.env` file in the working directory; None without one."""
     from curtsy.settings import working_directory
-    from curtsy.settings.dotenv import read_dotenv
     from curtsy.settings.problems import Problems
+    from curtsy.settings.sources import read_dotenv
 
     return read_dotenv(working_directory(), Problems()).get("CURTSY_DASHBOARD_TOKEN", ("", None))[0] or None
 
@@ -88,13 +87,13 @@ def _check(host: str, token: str | None) -> None:
 
     if token is not None and len(token) < LEAST_TOKEN:
         raise click.UsageError(
-            f"the token has {len(token)} characters, and must have at least {LEAST_TOKEN}, or it could be guessed. "
-            "openssl rand -hex 24 makes one."
+            f"the token has {len(token)} characters, and needs at least {LEAST_TOKEN}, because it could be guessed. "
+            "Create one: openssl rand -hex 24"
         )
     if token is None and not is_loopback(host):
         raise click.UsageError(
             f"--host {host} can be reached from other machines, so it needs a token. "
-            "Set CURTSY_DASHBOARD_TOKEN (openssl rand -hex 24 makes one), or leave --host out."
+            "Set CURTSY_DASHBOARD_TOKEN (openssl rand -hex 24 creates one), or leave --host out."
         )
 
 
@@ -106,13 +105,13 @@ def _listen(host: str, port: int) -> socket.socket:
         family, _, _, _, place = places[0]
         return socket.create_server(place[:2], family=family)
     except OSError as error:
-        hint = " Choose another by --port, or --port 0 for any that is free." if port else ""
+        hint = " Choose another --port, or --port 0 for any free port." if port else ""
         if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
             hint = elsewhere
         why = (error.strerror or str(error)).partition(" (while")[0]  # Python repeats the address there
         raise click.ClickException(f"cannot listen on {host}, port {port}: {why}.{hint}") from None
     except UnicodeError:  # empty or too long label
-        raise click.ClickException(f"cannot listen on {host}, which is no name of a host.{elsewhere}") from None
+        raise click.ClickException(f"cannot listen on {host}, which is not a host name.{elsewhere}") from None
 
 
 def _dashboard(given: CommandContext, host: str, port: int, names: tuple[str, ...], token: str | None) -> Dashboard:
@@ -123,7 +122,7 @@ def _dashboard(given: CommandContext, host: str, port: int, names: tuple[str, ..
     settings = given.settings()
     if settings.store == "memory:":
         raise click.UsageError(
-            "memory: is what one process knows by itself, so there is nothing to see. Name the store of your crawl."
+            "memory: belongs to one process, so there is nothing to show. Name the store of your crawl."
         )
     if given.log_level is None and settings.origin(None, "log_level") == "built-in":
         listen("info", settings.log_format)  # actions of users are logged at info

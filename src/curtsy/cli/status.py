@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
 from curtsy.cli import console
-from curtsy.cli.command import Command
-from curtsy.cli.context import CommandContext
-from curtsy.cli.exits import Exit
-from curtsy.cli.values import Domain
+from curtsy.cli.command import Command, Domain
+from curtsy.cli.context import CommandContext, Exit
 
 if TYPE_CHECKING:
+    from rich.table import Table
     from rich.text import Text
 
     from curtsy.core.statistics import StatisticsSnapshot
@@ -26,18 +26,18 @@ def known(given: CommandContext, domain: str | None) -> list[HostView]:
     """Return the hosts of the store, the last requested first."""
     from curtsy.engine.host_view import views
 
-    settings, store = given.settings(), given.open_store()
+    store = given.open_store()
     try:
-        found = list(views(store, settings.policies, domain))
+        return views(store, given.settings().policies, domain)
     finally:
         store.close()
-    return sorted(found, key=lambda view: (view.last_asked_ago is None, view.last_asked_ago, view.domain))
 
 
 def counted(given: CommandContext) -> tuple[StatisticsSnapshot, int]:
     """Return the combined counts of all processes that share the store, and their number."""
     from curtsy.core.message import SECOND
-    from curtsy.engine.stats_publisher import read_statistics, summed
+    from curtsy.core.statistics import summed
+    from curtsy.engine.counters import read_statistics
 
     store = given.open_store()
     try:
@@ -50,34 +50,34 @@ def counted(given: CommandContext) -> tuple[StatisticsSnapshot, int]:
 def none_known(domain: str | None) -> Exit:
     """Report that no host is known; for a named host this is an error."""
     if domain is None:
-        console.say("no host is known yet: nothing was asked so far, or it was long ago.")
+        console.say("no host is known: no request was sent, or the last one is long ago.")
         return Exit.FINE
-    console.say(f"nothing is known of {domain}: it was not asked so far. curtsy status lists the hosts that were.")
+    console.say(f"{domain} is unknown: no request was sent to it. curtsy status lists the known hosts.")
     return Exit.ERROR
 
 
 @click.command(
     cls=Command,
     examples=(
-        ("curtsy status", "All hosts that are known, the last asked first."),
-        ("curtsy status example.org", "One host, in full."),
-        ("curtsy status --json | jq '.[] | select(.breaker != \"closed\")'", "Those that are in trouble."),
-        ("curtsy status --total", "What all processes have counted in the last day."),
-        ("curtsy status --store redis://10.0.0.5", "What a shared store knows."),
+        ("curtsy status", "All known hosts, the last requested first."),
+        ("curtsy status example.org", "One host in full."),
+        ("curtsy status --json | jq '.[] | select(.breaker != \"closed\")'", "Hosts whose breaker is not closed."),
+        ("curtsy status --total", "Counts of all processes in the last day."),
+        ("curtsy status --store redis://10.0.0.5", "The hosts of a shared store."),
     ),
 )
 @click.argument("domain", type=Domain(), required=False)
 @click.option("--all", "is_all", is_flag=True, help=f"List every host, not only the last {MOST}.")
-@click.option("--total", "is_total", is_flag=True, help="Show what all processes have counted instead of the hosts.")
-@click.option("--json", "is_json", is_flag=True, help="The same as JSON, with all figures.")
+@click.option("--total", "is_total", is_flag=True, help="Show the counts of all processes instead of hosts.")
+@click.option("--json", "is_json", is_flag=True, help="Write JSON, with all values.")
 @click.pass_obj
 def status(given: CommandContext, domain: str | None, is_all: bool, is_total: bool, is_json: bool) -> Exit:
-    """Show the hosts that are known: pace, budget, breaker.
+    """Show the known hosts: pace, budget, breaker.
 
-    Next is the time until the next page can be asked for, today what was charged to the day's budget, by processes that
-    have a limit; last is the last status that came. A domain stands for itself and the hosts under it. What is alarming
-    is said too: an open breaker, more than a tenth of the last hour's requests blocked by one, more than five trips in
-    it, a budget nearly used.
+    The column next has the time until the next page may be requested, today the requests charged to the daily budget by
+    processes that have a limit, last the last status. A domain includes its subdomains. Alerts are shown too: an open
+    breaker, more than a tenth of the last hour's requests blocked by breakers, more than five trips in the last hour, a
+    budget nearly used.
     """
     from curtsy.core.statistics import StatisticsSnapshot
     from curtsy.engine.alerts import alerts_of
@@ -115,26 +115,24 @@ def _status_fields(view: HostView) -> dict[str, object]:
 
 def _show_total(statistics: StatisticsSnapshot, processes: int) -> None:
     """Print the combined counts of all processes, one per row."""
-    from rich.text import Text
-
     waits, latency = statistics.waits, statistics.latency
     rows = [
         ("processes", f"{processes:,}"),
         ("fetches", f"{statistics.fetches:,}, of which {statistics.ok:,} succeeded"),
         ("requests", f"{statistics.requests:,}, and {statistics.robots_requests:,} for robots.txt"),
         ("pages", f"{statistics.pages:,}, {console.size(statistics.bytes)}"),
-        ("from the cache", f"{statistics.cache_hits:,}, and {statistics.revalidated:,} after asking"),
+        ("from the cache", f"{statistics.cache_hits:,}, and {statistics.revalidated:,} revalidated"),
         ("retried", f"{statistics.retries:,}"),
-        ("waited", f"{statistics.delayed:,}, half of all under {console.brief(waits.quantile(0.5))}"),
-        ("answers in", f"{console.brief(latency.quantile(0.5))}, 95 % in {console.brief(latency.quantile(0.95))}"),
+        ("waited", f"{statistics.delayed:,}, median of all {console.brief(waits.quantile(0.5))}"),
+        (
+            "response time",
+            f"{console.brief(latency.quantile(0.5))}, 95 % under {console.brief(latency.quantile(0.95))}",
+        ),
         ("trips", f"{statistics.trips:,}"),
         *((f"refused: {reason}", f"{count:,}") for reason, count in sorted(statistics.refused.items())),
         *((f"failed: {reason}", f"{count:,}") for reason, count in sorted(statistics.failed.items())),
     ]
-    table = console.table("", "")
-    for name, value in rows:
-        table.add_row(Text(console.plain(name), style="dim"), value)
-    console.show(console.out(), table)
+    console.show_rows(console.out(), rows)
 
 
 def _show_hosts(found: list[HostView], domain: str | None, is_all: bool) -> Exit:
@@ -145,23 +143,23 @@ def _show_hosts(found: list[HostView], domain: str | None, is_all: bool) -> Exit
         _show_one(found[0])
         return Exit.FINE
     shown = found if is_all else found[:MOST]
-    table = console.table(
-        "host", "next", "today", "pages", "breaker", "last", "ever", right=("today", "pages", "last", "ever")
-    )
-    for view in shown:
-        table.add_row(
-            console.plain(view.domain),
-            next_words(view),
-            spent(view.requests_today, view.max_requests_per_day),
-            spent(view.pages_today, view.max_pages_per_day),
-            breaker_words(view),
-            str(view.last_status or ""),
-            f"{view.requests:,}",
-        )
-    console.show(console.out(), table)
+    more = {"last": lambda view: str(view.last_status or ""), "total": lambda view: f"{view.requests:,}"}
+    console.show(console.out(), hosts_table(shown, more))
     if len(found) > len(shown):
         console.say(f"{len(found) - len(shown):,} more; --all lists them.")
     return Exit.FINE
+
+
+def hosts_table(views: list[HostView], more: dict[str, Callable[[HostView], str]]) -> Table:
+    """Create a table of hosts: next request, today's budget, breaker, and `more` columns by title."""
+    table = console.table("host", "next", "today", "pages", "breaker", *more, right=("today", "pages", *more))
+    for view in views:
+        table.add_row(
+            console.plain(view.domain), next_words(view), spent(view.requests_today, view.max_requests_per_day),
+            spent(view.pages_today, view.max_pages_per_day), breaker_words(view),
+            *(cell(view) for cell in more.values()),
+        )  # fmt: skip
+    return table
 
 
 def next_words(view: HostView) -> Text:
@@ -207,50 +205,46 @@ def _show_one(view: HostView) -> None:
     terminal = console.out()
     terminal.print(Text(console.plain(view.domain), style="bold"))
     ago = "never" if view.last_asked_ago is None else f"{span(view.last_asked_ago)} ago"
-    status = "" if view.last_status is None else f", and answered {view.last_status}"
+    status = "" if view.last_status is None else f", status {view.last_status}"
     rows: list[tuple[str, Text | str]] = [
         ("next page", next_words(view)),
-        ("last asked", ago + status),
+        ("last request", ago + status),
         ("requests today", spent(view.requests_today, view.max_requests_per_day)),
         ("pages today", spent(view.pages_today, view.max_pages_per_day)),
-        ("new day in", span(view.budget_resets_in)),
+        ("budget resets in", span(view.budget_resets_in)),
         ("breaker", breaker_words(view)),
-        ("failures", f"{view.failures} in a row; opened {view.trips} times"),
-        ("under way", str(view.in_flight)),
-        ("ever", f"{console.counted(view.requests, 'request')}, {console.counted(view.pages, 'page')}"),
+        ("failures", f"{view.failures} in a row; {console.counted(view.trips, 'trip')}"),
+        ("in flight", str(view.in_flight)),
+        ("total", f"{console.counted(view.requests, 'request')}, {console.counted(view.pages, 'page')}"),
     ]
     if view.waiting_for is not None:
         rows.insert(1, ("waiting for", view.waiting_for))
-    more = {"Crawl-delay": view.crawl_delay, "slowed to": view.adapted_delay, "answers in": view.latency}
+    more = {"Crawl-delay": view.crawl_delay, "slowed to": view.adapted_delay, "response time": view.latency}
     rows += [(name, console.brief(value)) for name, value in more.items() if value is not None]
-    rows += [("by hand", f"{name} = {value}") for name, value in view.changed_limits.items()]
-    table = console.table("", "")
-    table.columns[1].no_wrap = False
-    for name, value in rows:
-        table.add_row(Text(name, style="dim"), value)
-    console.show(terminal, table)
+    rows += [("changed limit", f"{name} = {value}") for name, value in view.changed_limits.items()]
+    console.show_rows(terminal, rows)
 
 
 @click.command(
     cls=Command,
     examples=(
-        ("curtsy budget", "What was spent today, of all hosts that are known."),
-        ("curtsy budget example.org", "Of one, asked today or not, and where its limits come from."),
+        ("curtsy budget", "Today's budgets of all known hosts."),
+        ("curtsy budget example.org", "One host, and the origin of its limits."),
     ),
 )
 @click.argument("domain", type=Domain(), required=False)
-@click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
+@click.option("--json", "is_json", is_flag=True, help="Write JSON.")
 @click.pass_obj
 def budget(given: CommandContext, domain: str | None, is_json: bool) -> Exit:
-    """Show what was spent of each host's day.
+    """Show the used part of each host's daily budget.
 
-    A host gets so many requests and pages a day (200 and 100 unless the settings say otherwise; 0 means unlimited).
-    What a process without a limit sends is not counted. The day ends at midnight in the policy's time zone.
+    The defaults are 200 requests and 100 pages per host and day; 0 means unlimited. Requests of processes without a
+    limit are not counted. The day ends at midnight in the policy's time zone.
     """
     from rich.text import Text
 
     from curtsy.core.messages import span
-    from curtsy.observe.messages import as_one, budget_origins
+    from curtsy.observe.policy_view import as_one, budget_origins
 
     settings = given.settings()
     found = known(given, domain)
@@ -262,7 +256,7 @@ def budget(given: CommandContext, domain: str | None, is_json: bool) -> Exit:
         return Exit.FINE
     if not found:
         return none_known(domain)
-    table = console.table("host", "requests", "pages", "new day in", "limits from", right=("requests", "pages"))
+    table = console.table("host", "requests", "pages", "resets in", "limits from", right=("requests", "pages"))
     for view in found:
         table.add_row(
             console.plain(view.domain),

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from curtsy.cli import console
-from curtsy.cli.command import Command
-from curtsy.cli.context import CommandContext
-from curtsy.cli.exits import Exit
-from curtsy.cli.values import Domain, Duration
+from curtsy.cli.command import Command, Domain, Duration
+from curtsy.cli.context import CommandContext, Exit
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,23 +32,22 @@ SILENT = 15.0
 @click.command(
     cls=Command,
     examples=(
-        ("curtsy top", "What this machine is asking, and whom; q ends it."),
-        ("curtsy top --store redis://10.0.0.5", "The same of all machines that share a store."),
-        ("curtsy top --json | jq '.crawls[] | {job, pages, queued}'", "Once, as JSON."),
+        ("curtsy top", "Crawls and hosts of this machine; q quits."),
+        ("curtsy top --store redis://10.0.0.5", "All machines that share a store."),
+        ("curtsy top --json | jq '.crawls[] | {job, pages, queued}'", "Print once, as JSON."),
     ),
 )
 @click.argument("domain", type=Domain(), required=False)
-@click.option("--every", type=Duration(), default=1.0, metavar="TIME", help="Look again after so long (1s).")
-@click.option("--json", "is_json", is_flag=True, help="Once, as JSON.")
+@click.option("--every", type=Duration(), default=1.0, metavar="TIME", help="Refresh interval (1s).")
+@click.option("--json", "is_json", is_flag=True, help="Print once, as JSON.")
 @click.pass_obj
 def top(given: CommandContext, domain: str | None, every: float, is_json: bool) -> Exit:
-    """Watch hosts and crawls, live.
+    """Show hosts and crawls live.
 
-    Above stand the crawls that run, with the pages of all runs of a job and those of this run, below the hosts that
-    are known, the last asked first: when each may be asked next, the requests and pages that were charged to its
-    budget today (by processes that have a limit), its breaker. It reads the store and asks no site for anything.
-    Warnings stand below the title, and are said again at the end. q or Ctrl-C ends it. Without a terminal it prints
-    once.
+    The upper table lists running crawls, with the pages of all runs and of this run. The lower table lists known hosts,
+    the last requested first: the time until the next request, the requests and pages charged to today's budget by
+    processes that have a limit, and the breaker. It reads the store and sends no requests. Warnings appear below the
+    title, and again at the end. q or Ctrl-C quits. Without a terminal it prints once.
     """
     store = given.open_store()
     try:
@@ -70,12 +67,9 @@ def top(given: CommandContext, domain: str | None, every: float, is_json: bool) 
 
 
 def _look(given: CommandContext, store: Store, domain: str | None) -> tuple[list[HostView], list[CrawlRecord]]:
-    from curtsy.engine.host_view import views
-    from curtsy.observe.crawls import read_crawls
+    from curtsy.engine.host_view import read_crawls, views
 
-    hosts = list(views(store, given.settings().policies, domain))
-    hosts.sort(key=lambda view: (view.last_asked_ago is None, view.last_asked_ago, view.domain))
-    return hosts, read_crawls(store)
+    return views(store, given.settings().policies, domain), read_crawls(store)
 
 
 def _fields(crawl: CrawlRecord) -> dict[str, Any]:
@@ -160,7 +154,7 @@ def _view(
         parts.append(_crawls(shown, width))
         room -= len(shown) + 2
         if kept := [each.job for each in shown if each.state == "stopped" and each.is_job and each.queued]:
-            hint = f"Can be gone on with (curtsy jobs show NAME says how): {', '.join(map(console.plain, kept))}"
+            hint = f"Can be resumed (curtsy jobs show NAME shows how): {', '.join(map(console.plain, kept))}"
             parts.append(Text(hint, style="dim", no_wrap=True, overflow="ellipsis"))
             room -= 1
         parts.append(Text())
@@ -169,15 +163,14 @@ def _view(
         if len(hosts) > room:
             parts.append(Text(f"and {len(hosts) - room:,} more", style="dim"))
     elif not crawls:
-        parts.append(Text("Nothing was asked so far, or it was long ago.", style="dim"))
+        parts.append(Text("No request was sent, or the last one is long ago.", style="dim"))
     return Group(*parts)
 
 
 def _crawls(crawls: list[CrawlRecord], width: int) -> RenderableType:
     from rich.text import Text
 
-    from curtsy.core.messages import span
-    from curtsy.observe.messages import LIMITS
+    from curtsy.core.messages import LIMITS, span
 
     is_narrow = width < NARROW
     is_resumed = any(each.pages_before is not None for each in crawls)  # else all pages are of this run
@@ -208,19 +201,12 @@ def _crawls(crawls: list[CrawlRecord], width: int) -> RenderableType:
 
 
 def _hosts(hosts: list[HostView], width: int) -> RenderableType:
-    from curtsy.cli.status import breaker_words, next_words, spent
+    from curtsy.cli.status import hosts_table
     from curtsy.core.messages import span
 
-    is_narrow = width < NARROW
-    names = ["host", "next", "today", "pages", "breaker", *([] if is_narrow else ["last", "asked"])]
-    table = console.table(*names, right=("today", "pages", "last", "asked"))
-    for view in hosts:
-        cells: list[RenderableType] = [
-            console.plain(view.domain), next_words(view), spent(view.requests_today, view.max_requests_per_day),
-            spent(view.pages_today, view.max_pages_per_day), breaker_words(view),
-        ]  # fmt: skip
-        if not is_narrow:
-            ago = "" if view.last_asked_ago is None else f"{span(view.last_asked_ago)} ago"
-            cells += [str(view.last_status or ""), ago]
-        table.add_row(*cells)
-    return table
+    def ago(view: HostView) -> str:
+        return "" if view.last_asked_ago is None else f"{span(view.last_asked_ago)} ago"
+
+    if width < NARROW:
+        return hosts_table(hosts, {})
+    return hosts_table(hosts, {"last": lambda view: str(view.last_status or ""), "requested": ago})

@@ -1,4 +1,4 @@
-"""Events of a fetch, reported to a listener.
+"""Trace of a fetch: its events, and their output as lines (`-v`) or as the current step on a terminal.
 
 The client's store and sender are wrapped, because every step passes through one of them. The store's answers explain
 waits; the sender's requests are those sent.
@@ -7,16 +7,29 @@ waits; the sender's requests are those sent.
 from __future__ import annotations
 
 import re
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
+from curtsy.cli import console
+from curtsy.cli.logs import logging_above
 from curtsy.core.decision import Wait
-from curtsy.core.message import Headers, Now, Reply, Request, whole_number
+from curtsy.core.message import Failure, Headers, Reply, Request, Url, whole_number
+from curtsy.core.messages import because, span
+from curtsy.core.policy import Policies
 from curtsy.core.rules import Busy, Claimed, Known
 from curtsy.http.sender import Limits, Sender, Sink
-from curtsy.stores import Answer, AsyncStore, Step
+from curtsy.stores import Answer, AsyncStore, Step, WrappedStore
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.progress import Progress as Columns
+    from rich.text import Text
 
 _RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", re.ASCII)
 
@@ -97,54 +110,19 @@ Event = Waiting | RulesWanted | RulesAwaited | RulesKnown | Asking | Receiving |
 Listener = Callable[[Event], None]
 
 
-class TracedStore:
+class TracedStore(WrappedStore):
     """Store that reports to a listener why requests wait."""
 
     def __init__(self, inner: AsyncStore, listener: Listener) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._listener = listener
         self._wanted: set[str] = set()
 
-    @property
-    def identity(self) -> str:
-        """Identity of the wrapped store."""
-        return self._inner.identity
-
-    @property
-    def share(self) -> float:
-        """This process's share of the global limit, read by the gate."""
-        share: float = getattr(self._inner, "share", 1.0)
-        return share
-
     async def update(self, key: str, step: Step[Answer]) -> Answer:
         """Apply `step` to one record atomically, and return its answer."""
-        answer = await self._inner.update(key, step)
+        answer = await super().update(key, step)
         self._tell(key, answer)
         return answer
-
-    async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Apply several updates; each is atomic by itself."""
-        return await self._inner.update_many(steps)
-
-    async def read(self, key: str) -> Any:
-        """Return the record under `key`, or None."""
-        return await self._inner.read(key)
-
-    async def keys(self, prefix: str = "") -> list[str]:
-        """Return all keys that begin with `prefix`, in order."""
-        return await self._inner.keys(prefix)
-
-    async def forget(self, key: str) -> None:
-        """Remove the record under `key`, if any."""
-        await self._inner.forget(key)
-
-    async def now(self) -> Now:
-        """Return the store's current time."""
-        return await self._inner.now()
-
-    async def close(self) -> None:
-        """Close the wrapped store."""
-        await self._inner.close()
 
     def _tell(self, key: str, answer: object) -> None:
         kind, _, name = key.partition(":")
@@ -186,6 +164,10 @@ class TracedSender:
         self._listener(Answered(request, reply, time.monotonic() - began))
         return reply
 
+    async def locate(self, url: Url, limits: Limits) -> str:
+        """Return the address of a URL's host; empty if it is unknown."""
+        return await self._inner.locate(url, limits)
+
     async def close(self) -> None:
         """Close all connections."""
         await self._inner.close()
@@ -221,3 +203,207 @@ class _TracedSink:
         self._came += len(piece)
         await self._inner.write(piece)
         self._listener(Receiving(self._came, self._start, self._total))
+
+
+TELLING = 0.05
+"""Seconds below which a wait is not shown."""
+
+
+def waiting_for(event: Waiting, policies: Policies) -> str:
+    """Return the text of a wait."""
+    if event.domain == "global":
+        return f"the global rate of {policies.global_qps or 0:g} requests per second"
+    return because(event.because, policies.of(event.domain))
+
+
+class StepLines:
+    """Listener that writes each step as a line on standard error, with the seconds since the start."""
+
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+        self._began = time.monotonic()
+        self._asked: Counter[str] = Counter()
+        """Number of requests by method and URL."""
+        self._hosts: dict[str, int] = {}
+        """Requests by host, without a first one for robots.txt: 0 if only that was sent."""
+        self._waits: dict[str, tuple[str, float]] = {}
+        """Reason and end of the wait by host, so that a repeated wait is written once."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: no resources are open."""
+
+    def pause(self) -> None:
+        """Do nothing: lines need no clearing before output."""
+
+    def line(self, text: str) -> None:
+        """Write a line of text."""
+        passed = time.monotonic() - self._began
+        print(f"[{passed:6.2f} s] {console.plain(text)}", file=sys.stderr, flush=True)
+
+    def __call__(self, event: Event) -> None:
+        """Write one step."""
+        match event:
+            case Waiting(domain, seconds, reason):
+                self._wait(event, domain, seconds, reason)
+            case RulesWanted(origin, is_renewal):
+                known = "has expired, and is requested again" if is_renewal else "is unknown, and is requested first"
+                self.line(f"{origin}/robots.txt {known}")
+            case RulesAwaited(origin):
+                self._once(origin, "robots", f"{origin}/robots.txt is being requested by another process; waiting")
+            case RulesKnown(origin, seconds, is_remembered, why_not):
+                known = f"is known, valid for {span(seconds)}" if is_remembered else f"is valid for {span(seconds)}"
+                self.line(f"{origin}/robots.txt " + (f"cannot be fetched: {why_not}" if why_not else known))
+            case Asking():
+                self._ask(event)
+            case Answered():
+                self.line(_reply(event))
+            case Receiving():
+                pass
+
+    def _wait(self, event: Waiting, domain: str, seconds: float, reason: str) -> None:
+        if seconds < TELLING:
+            return
+        text = f"waiting {span(seconds)} for {waiting_for(event, self._policies)}"
+        if domain != "global":
+            text += f" to {domain}" if reason in ("rate", "pause", "delay") else f" ({domain})"
+            if self._hosts.get(domain) == 0:
+                text += " after robots.txt"
+        self._once(domain, reason, text, seconds)
+
+    def _once(self, name: str, reason: str, text: str, seconds: float = 0.0) -> None:
+        ends = time.monotonic() + seconds
+        before = self._waits.get(name)
+        if before is None or before[0] != reason or (seconds and ends > before[1] + 1.0):
+            self._waits[name] = reason, ends
+            self.line(text)
+
+    def _ask(self, event: Asking) -> None:
+        request = event.request
+        domain, is_rules = request.url.domain, request.url.target == "/robots.txt"
+        self._waits.pop(domain, None)
+        self._hosts[domain] = self._hosts[domain] + 1 if domain in self._hosts else int(not is_rules)
+        key = f"{request.method} {request.url.text}"
+        self._asked[key] += 1
+        words = ""
+        if "if-none-match" in request.headers or "if-modified-since" in request.headers:
+            words = ", if modified"
+        if "range" in request.headers:
+            words = f", {request.headers['range']}"
+        if self._asked[key] > 1:
+            words += f" (attempt {self._asked[key]})"
+        self.line(key + words)
+
+
+def _reply(event: Answered) -> str:
+    reply = event.reply
+    if isinstance(reply, Failure):
+        return f"no response: {reply.detail}"
+    words = f"{reply.status}, {console.size(reply.wire_bytes)} in {console.brief(event.took)}"
+    if reply.status == 304:
+        words += ": the cached copy is still valid"
+    elif 300 <= reply.status < 400 and (location := reply.headers.get("location")):
+        words += f", to {location[:300]}"
+    if retry_after := reply.headers.get("retry-after"):
+        words += f", Retry-After: {retry_after[:100]}"
+    return words
+
+
+class Progress:
+    """Listener that shows the current step on a terminal, without lasting output; silent elsewhere."""
+
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+        self._live: Live | None = None
+        self._above = ExitStack()
+        """Redirection of the log while the step is shown."""
+        self._is_shown = sys.stderr.isatty()
+        self._text = ""
+        self._until = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.pause()
+
+    def __call__(self, event: Event) -> None:
+        """Show one step."""
+        if not self._is_shown:
+            return
+        self._until = 0.0
+        match event:
+            case Waiting(domain, seconds):
+                if seconds < TELLING:
+                    return
+                self._until = time.monotonic() + seconds
+                self._text = f"{domain}: waiting for {waiting_for(event, self._policies)}"
+            case Asking(request):
+                self._text = f"{request.method} {request.url.text}"
+            case RulesAwaited(origin):
+                self._text = f"{origin}: another process requests its robots.txt"
+            case _:
+                return
+        if self._live is None:
+            from rich.live import Live
+
+            self._live = Live(
+                console=console.err(), get_renderable=self._view, refresh_per_second=8, transient=True,
+                redirect_stdout=False, redirect_stderr=False,
+            )  # fmt: skip
+            self._live.start()
+            self._above.enter_context(logging_above(self._live.console))
+
+    def _view(self) -> Text:
+        from rich.text import Text
+
+        left = self._until - time.monotonic()
+        words = f"{span(left)}  " if left > 0 else ""
+        return Text(f"{words}{console.plain(self._text)}", style="dim", no_wrap=True, overflow="ellipsis")
+
+    def pause(self) -> None:
+        """Clear the display before other output; the next step shows it again."""
+        self._above.close()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+class ProgressBar(Progress):
+    """Listener that shows waits, then the progress of a download."""
+
+    def __init__(self, policies: Policies) -> None:
+        super().__init__(policies)
+        self._bar: Columns | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Show one step."""
+        if not isinstance(event, Receiving):
+            super().__call__(event)
+            return
+        if not self._is_shown:
+            return
+        if self._bar is None:
+            from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
+            from rich.progress import Progress as Columns
+
+            self.pause()
+            self._bar = Columns(
+                BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn(),
+                console=console.err(), transient=True, redirect_stdout=False, redirect_stderr=False,
+            )  # fmt: skip
+            self._bar.add_task("")
+            self._bar.start()
+            self._above.enter_context(logging_above(self._bar.console))
+        self._bar.update(self._bar.task_ids[0], total=event.total, completed=event.start + event.size)
+
+    def pause(self) -> None:
+        """Clear the bar before other output."""
+        super().pause()
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

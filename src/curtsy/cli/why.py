@@ -8,14 +8,12 @@ import click
 
 from curtsy.cli import console
 from curtsy.cli.command import Command
-from curtsy.cli.context import CommandContext
-from curtsy.cli.exits import Exit, exit_for
-from curtsy.cli.running import run
+from curtsy.cli.context import CommandContext, Exit, exit_for, run
 
 if TYPE_CHECKING:
     from curtsy.core.message import Url
     from curtsy.observe.why import Explanation
-    from curtsy.observe.why_checks import Known
+    from curtsy.stores import AsyncStore
 
 NARROW = 72
 """Width in columns below which the origin of a check appears under it."""
@@ -24,34 +22,32 @@ NARROW = 72
 @click.command(
     cls=Command,
     examples=(
-        ("curtsy why https://example.org/private/", "What would happen if this were fetched now, and why."),
-        ("curtsy why --ask https://example.org/", "The same; its robots.txt is fetched first, in its turn."),
+        ("curtsy why https://example.org/private/", "Whether this would be fetched now, and why."),
+        ("curtsy why --ask https://example.org/", "The same, after a request for robots.txt."),
         ("curtsy why --json https://example.org/ | jq .allowed_in", "The seconds until it would be allowed."),
-        ("curtsy why https://example.org/ && curtsy get https://example.org/", "Only if nothing is in the way."),
+        ("curtsy why https://example.org/ && curtsy get https://example.org/", "Fetch it only if nothing refuses it."),
     ),
 )
 @click.argument("url", metavar="URL")
-@click.option("--ask", is_flag=True, help="Let robots.txt be fetched, politely, if it is not known.")
+@click.option("--ask", is_flag=True, help="Request robots.txt first if it is unknown or expired.")
 @click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
 @click.pass_obj
 def why(given: CommandContext, url: str, ask: bool, is_json: bool) -> Exit:
-    """Say whether a page may be fetched now, and what decides.
+    """Explain whether a page may be fetched now.
 
-    The page itself is never asked for, and nothing else unless --ask is given: the answer comes from the settings and
-    from what is remembered of the host. Each row is one thing that decides, with the file and line that it comes from;
-    below stands the verdict, and the time until the page would be allowed.
+    No request is sent, except for robots.txt with --ask. The settings and the stored records of the host decide, in
+    the same way as for get. Each row is one check, with the file and line of its setting. The verdict is below, with
+    the time until the page would be allowed.
 
-    The exit code is what get would end with: 0, 1 (the host gave no answer lately), 3 (refused) or 75 (later).
+    The exit code is that of get: 0, 1 (the host gave no answer lately), 3 (refused) or 75 (later).
     """
     from curtsy.core import messages
     from curtsy.core.message import InvalidUrl, parse_url
 
     parsed = parse_url(url)
     if isinstance(parsed, InvalidUrl):
-        raise click.UsageError(f"{messages.given(parsed)!r} cannot be asked for: {parsed.why}.")
-    if ask:
-        run(lambda: _ask(given, parsed))
-    found = _assess(given, parsed)
+        raise click.UsageError(f"{messages.given(parsed)!r} cannot be requested: {parsed.why}.")
+    found = run(lambda: _explain(given, parsed, ask))
     if is_json:
         console.write_json(found.as_dict())
     else:
@@ -67,43 +63,35 @@ def exit_of(found: Explanation) -> Exit:
     return exit_for(found.reason, found.allowed_in)
 
 
-async def _ask(given: CommandContext, url: Url) -> None:
-    """Fetch the rules of the URL's origin, if unknown."""
-    from curtsy.cli.trace_output import Progress
+async def _explain(given: CommandContext, url: Url, ask: bool) -> Explanation:
+    from curtsy.cli.trace import Progress
+    from curtsy.client import session_of
+    from curtsy.stores import open_async_store
 
     settings = given.settings()
-    with Progress(settings.policies) as teller:
-        async with given.open_client(teller, cache=False) as client:
-            await client.rules_of(url, settings.user_agent)
-
-
-def _assess(given: CommandContext, url: Url) -> Explanation:
-    from curtsy.observe.why import assess
-
-    return assess(url, given.settings(), recall(given, url))
-
-
-def recall(given: CommandContext, url: Url) -> Known:
-    """Read the stored records that concern a URL; an unreadable store is reported in the result."""
-    from curtsy.core.errors import StoreError
-    from curtsy.observe.why import recall as remembered
-    from curtsy.observe.why_checks import Known, plain_request
-    from curtsy.system.clock import SystemClock
-
-    settings = given.settings()
-    kept = None
-    if settings.cache_mode != "off":
-        cache = given.open_cache()
-        kept = cache.entry(plain_request(url, settings))
-        cache.close()
+    if ask:
+        with Progress(settings.policies) as teller:
+            async with given.open_client(teller, cache=False) as client:
+                await session_of(client).rules_of(url, settings.user_agent)
+    store = open_async_store(settings.store, fallback=False)
     try:
-        store = given.open_store()
-        try:
-            return remembered(url, settings, store, kept)
-        finally:
-            store.close()
-    except StoreError as error:
-        return Known(SystemClock().now(), kept=kept, trouble=str(error))
+        return await explained(given, url, store)
+    finally:
+        await store.close()
+
+
+async def explained(given: CommandContext, url: Url, store: AsyncStore) -> Explanation:
+    """Explain a URL by the records of a store and the page cache."""
+    from curtsy.observe.why import explain
+
+    settings = given.settings()
+    if settings.cache_mode == "off":
+        return await explain(url, settings, store, None)
+    cache = given.open_cache()
+    try:
+        return await explain(url, settings, store, cache)
+    finally:
+        cache.close()
 
 
 _STYLES = {"allowed": "green", "cached": "green", "refused": "red", "unknown": "magenta"}
@@ -121,7 +109,8 @@ def _show(found: Explanation) -> None:
     rows = console.table("", "", "", *([] if is_narrow else [""]))
     rows.columns[2].no_wrap, rows.columns[2].overflow = False, "fold"
     for check in found.checks:
-        hint = " (--ask fetches it)" if check.facts.get("known") is False and check.state == "unknown" else ""
+        is_asked = check.facts.get("known") is False and check.state == "unknown" and found.verdict == "unknown"
+        hint = " (--ask fetches it)" if is_asked else ""
         says = Text(console.plain(check.says) + hint, style="" if check.state != "off" else "dim")
         origin = Text(console.plain(check.origin), style="dim")
         name = Text(check.name, style="bold")

@@ -15,9 +15,9 @@ from curtsy.core.decision import Decision, Go, Lease, No, Wait
 from curtsy.core.errors import Reason
 from curtsy.core.host import CLOSE, Host, Place, fresh, in_time, offset_at, shared
 from curtsy.core.message import SECOND, Now
-from curtsy.core.overrides import overridden
 from curtsy.core.pace import CALM, ROLLS, SIDES, departures, latency_delay, pause, rate_ready, spent_after
-from curtsy.core.policy import DAY, TOKEN, Policy
+from curtsy.core.policy import TOKEN, Policy, overridden
+from curtsy.core.setting import DAY
 
 _replace = msgspec.structs.replace
 

@@ -10,8 +10,8 @@ import msgspec
 from curtsy.core.decision import Lease
 from curtsy.core.host import Host, Place, fresh, in_time, with_delays
 from curtsy.core.message import SECOND, Now
-from curtsy.core.overrides import changed
-from curtsy.core.policy import DAY, TOKEN, Policy, number
+from curtsy.core.policy import TOKEN, Policy, changed
+from curtsy.core.setting import DAY, number
 from curtsy.core.settlement import as_of, tripped
 
 _replace = msgspec.structs.replace
@@ -88,19 +88,7 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
             )
             return edit(host, places=tuple(places))
         case Return(lease, count):
-            # Valid once, and only before the next departure: a later return would let two requests leave together.
-            if host.serial != lease.number:
-                return given
-            # With other requests in flight, the last departure may be later than the one that the lease remembers.
-            is_alone = not host.places and (policy.concurrency == 1 or not host.requests)
-            if host.sent_at == lease.left_at and lease.sent_before >= 0 and is_alone and not host.recent:
-                return edit(host, spent=lease.spent_before, sent_at=lease.sent_before, serial=host.serial + 1)
-            spent, sent_at, recent = max(0, host.spent - count * TOKEN), host.sent_at, host.recent[:-count]
-            if recent and policy.interval_ns:  # the last departure is now an earlier one
-                back = (sent_at - recent[-1]) * 1000 * TOKEN // policy.interval_ns  # tokens refilled since then
-                spent = spent + back if spent else min(back, len(recent) * TOKEN)
-                sent_at = recent[-1]
-            return edit(host, spent=spent, sent_at=sent_at, recent=recent, serial=host.serial + 1)
+            return _returned(given, host, policy, lease, count)
         case Reset():
             return edit(
                 host, tripped_at=0, cooldown=0, failed_trials=0, failures=0, closed_at=now.at, retry_after_until=0,
@@ -118,14 +106,7 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
             changed(policy, limits)  # raises PolicyError before anything is stored
             return edit(host, overrides=limits)
         case CrawlDelay(seconds, origin, joined):
-            delay = round(min(seconds or 0.0, 30 * DAY) * SECOND)  # larger than any max_crawl_delay
-            if joined:
-                delay = max(delay, dict(host.delays).get(origin, 0))
-            others = tuple(each for each in host.delays if each[0] != origin)
-            delays = with_delays(others, ((origin, delay),)) if delay else others
-            longest = delays[-1][1] if delays else 0
-            is_known = longest == host.crawl_delay and delays == host.delays
-            return given if is_known else edit(host, crawl_delay=longest, delays=delays)
+            return _with_crawl_delay(given, host, seconds or 0.0, origin, joined)
         case Spend(page):
             spending = host.spending(now, policy.calendar)
             return edit(
@@ -136,3 +117,32 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
                 requests=host.requests + 1,
                 pages=host.pages + page,
             )
+
+
+def _returned(given: Host, host: Host, policy: Policy, lease: Lease, count: int) -> Host:
+    """Return the record with the tokens of an unused lease; `given` if they can no longer be returned."""
+    # Valid once, and only before the next departure: a later return would let two requests leave together.
+    if host.serial != lease.number:
+        return given
+    # With other requests in flight, the last departure may be later than the one that the lease remembers.
+    is_alone = not host.places and (policy.concurrency == 1 or not host.requests)
+    if host.sent_at == lease.left_at and lease.sent_before >= 0 and is_alone and not host.recent:
+        return _replace(host, spent=lease.spent_before, sent_at=lease.sent_before, serial=host.serial + 1)
+    spent, sent_at, recent = max(0, host.spent - count * TOKEN), host.sent_at, host.recent[:-count]
+    if recent and policy.interval_ns:  # the last departure is now an earlier one
+        back = (sent_at - recent[-1]) * 1000 * TOKEN // policy.interval_ns  # tokens refilled since then
+        spent = spent + back if spent else min(back, len(recent) * TOKEN)
+        sent_at = recent[-1]
+    return _replace(host, spent=spent, sent_at=sent_at, recent=recent, serial=host.serial + 1)
+
+
+def _with_crawl_delay(given: Host, host: Host, seconds: float, origin: str, joined: bool) -> Host:
+    """Return the record with the Crawl-delay of an origin; `given` if it changes nothing."""
+    delay = round(min(seconds, 30 * DAY) * SECOND)  # larger than any max_crawl_delay
+    if joined:
+        delay = max(delay, dict(host.delays).get(origin, 0))
+    others = tuple(each for each in host.delays if each[0] != origin)
+    delays = with_delays(others, ((origin, delay),)) if delay else others
+    longest = delays[-1][1] if delays else 0
+    is_known = longest == host.crawl_delay and delays == host.delays
+    return given if is_known else _replace(host, crawl_delay=longest, delays=delays)

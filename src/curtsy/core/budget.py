@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import msgspec
 
+from curtsy.core.dates import Calendar
 from curtsy.core.message import SECOND, Instant, Now
-from curtsy.core.policy import DAY, Calendar
+from curtsy.core.setting import DAY
 
 ALIKE = 60
 """Seconds by which the calendar and the store's clock may drift apart within a day."""

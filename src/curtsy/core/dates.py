@@ -1,9 +1,10 @@
-"""Dates of HTTP (RFC 9110, 5.6.7) and of cookies (RFC 6265, 5.1.1)."""
+"""Dates: of HTTP (RFC 9110, 5.6.7), of cookies (RFC 6265, 5.1.1), and the days of a time zone."""
 
 from __future__ import annotations
 
+import math
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -81,3 +82,41 @@ def cookie_date(text: str) -> int | None:
     if len(found) < len(_PARTS):
         return None
     return _moment(*found["year"], *found["month"], *found["day"], *found["time"])
+
+
+class Calendar:
+    """Days of one time zone as ranges of epoch seconds. The last range is cached."""
+
+    __slots__ = ("_last", "_zone")
+
+    def __init__(self, zone: tzinfo | None) -> None:
+        self._zone = zone
+        self._last = 0, 0  # one tuple, so that no thread reads a mixture of two days
+
+    def day_of(self, second: int) -> tuple[int, int]:
+        """Return the start and end of the local day of `second`, in epoch seconds (23 to 25 hours apart).
+
+        A day lasts from the first moment with its date to the first moment with the next date. Days therefore never
+        overlap, even if clocks are set back over midnight and an hour of the old date repeats.
+        """
+        last = self._last
+        if not last[0] <= second < last[1]:
+            day = datetime.fromtimestamp(second, self._zone).date().toordinal()
+            starts, ends = self._midnight(day), self._midnight(day + 1)
+            if ends <= second:
+                starts, ends = ends, self._midnight(day + 2)
+            self._last = last = min(starts, second), ends
+        return last
+
+    def _midnight(self, ordinal: int) -> int:
+        return math.floor(datetime.fromordinal(ordinal).replace(tzinfo=self._zone).timestamp())
+
+    def date_of(self, second: int) -> str:
+        """Return the local date of `second`, as `YYYY-MM-DD`."""
+        return datetime.fromtimestamp(second, self._zone).date().isoformat()
+
+
+@lru_cache(maxsize=64)
+def calendar(zone: tzinfo | None) -> Calendar:
+    """Return the shared calendar of a zone."""
+    return Calendar(zone)

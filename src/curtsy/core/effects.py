@@ -240,6 +240,9 @@ class Learn(msgspec.Struct, frozen=True, gc=False):
     part: bytes = b""
     """Received part of an incomplete body (C21)."""
 
+    no_answer: str = ""
+    """Why the origin gave no response at all; empty after any response."""
+
 
 class Release(msgspec.Struct, frozen=True, gc=False):
     """Effect: release the claim on the rules without a result."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Generator
 from functools import lru_cache
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 
 from curtsy.core import messages
 from curtsy.core.decision import Go, Late, No
-from curtsy.core.effects import Enter, FetchRequest, World
+from curtsy.core.effects import Admitted, Effect, Enter, FetchRequest, World
 from curtsy.core.errors import Reason
 from curtsy.core.message import (
     SECOND,
@@ -169,6 +171,15 @@ def entrance(
         -1.0 if first else state.began if state.had_its_turn else None,
         state.is_foreign or guest, guest,
     )  # fmt: skip
+
+
+def admission(enter: Enter | Late, state: FetchState) -> Generator[Effect, Any, Admitted | No | Late]:
+    """Ask the gate for admission, and count the seconds waited."""
+    world = state.world
+    began = world.now()
+    ticket: Admitted | No | Late = enter if isinstance(enter, Late) else (yield enter)
+    state.waited += world.now() - began if isinstance(ticket, NOT_ADMITTED) else ticket.waited
+    return ticket
 
 
 def not_admitted(url: Url, policy: Policy, answer: No | Late) -> Refusal:

@@ -60,6 +60,7 @@ from curtsy.core.fetch_state import (
     Again,
     FetchState,
     Refusal,
+    admission,
     agent_of,
     entrance,
     is_another,
@@ -132,50 +133,61 @@ def closed(state: FetchState, is_sent: bool = False, is_robots: bool = False) ->
 
 
 def _travel(first: Url, state: FetchState) -> Generator[Effect, Any, Reply | Refusal]:
-    ask = state.ask
+    """Fetch a URL and follow its redirects; return the last reply."""
+    ask, world = state.ask, state.world
     request = Request(first, ask.method.upper(), own_headers(ask.headers, first, state.policies), ask.body)
     most, status = state.policies.of(first.domain).max_redirects, 0
-    asked: set[str] = set()
+    requested: set[str] = set()
     wants_cookie = False
     for _ in range(most + 1):
-        state.url, state.cache = request.url, None
-        state.page_tries, state.page_sent, state.again = 0, False, 0
-        sent = _with_cookies(request, state.world)
-        end = yield from hop(sent, state)
-        while isinstance(end, Again):
-            state.policies, state.had_its_turn = state.world.policies, True
-            end = yield from hop(sent, state)
-        state.had_its_turn = False
+        sent = _with_cookies(request, world)
+        end = yield from _hop_to_its_end(sent, state)
         if not isinstance(end, Response) or end.status not in REDIRECTS:
             return end
-        target = redirect_target(request.url, end)
-        if target is None:
-            return end
-        asked.add(request.url.text)
-        wants_cookie = wants_cookie or ("set-cookie" in end.headers and not state.world.keeps_cookies)
-        if not ask.follow:
-            if not isinstance(target, Url) or target.text != request.url.text:
-                return end
-            if wants_cookie:
-                return Failure(Reason.TOO_MANY_REDIRECTS, messages.WANTS_COOKIE, 0.0, end.status)
-            if _with_cookies(request, state.world).headers == sent.headers:
-                return end
-            # A redirect to the same URL that sets a cookie: it is requested again at once, with the cookie.
-        if isinstance(target, InvalidUrl):
-            return Failure(
-                Reason.BAD_REDIRECT, f"it redirects to where nobody can follow: {target.why}", 0.0, end.status
-            )
-        refused = _before_redirect(request.url, end, state)
-        if refused is not None:
-            return refused
+        requested.add(request.url.text)
+        wants_cookie = wants_cookie or ("set-cookie" in end.headers and not world.keeps_cookies)
+        target = _followed(request, sent, end, wants_cookie, state)
+        if not isinstance(target, Url):
+            return target
         state.redirected_by = (*state.redirected_by, request.url.text)
         if target.domain != request.url.domain:
             state.leave_host()
-            state.is_foreign = state.is_foreign or state.world.is_foreign(request.url, target)
+            state.is_foreign = state.is_foreign or world.is_foreign(request.url, target)
         request, status = _redirected(request, target, end.status), end.status
-    is_circle = len(asked) <= most
+    is_circle = len(requested) <= most
     detail = messages.WANTS_COOKIE if is_circle and wants_cookie else f"it was redirected more than {most} times"
     return Failure(Reason.TOO_MANY_REDIRECTS, detail, 0.0, status)
+
+
+def _hop_to_its_end(request: Request, state: FetchState) -> Generator[Effect, Any, Reply | Refusal]:
+    """Fetch one URL, and start over as long as the settings or rules change during the wait."""
+    state.url, state.cache = request.url, None
+    state.page_tries, state.page_sent, state.again = 0, False, 0
+    end = yield from hop(request, state)
+    while isinstance(end, Again):
+        state.policies, state.had_its_turn = state.world.policies, True
+        end = yield from hop(request, state)
+    state.had_its_turn = False
+    return end
+
+
+def _followed(
+    request: Request, sent: Request, reply: Response, wants_cookie: bool, state: FetchState
+) -> Url | Reply | Refusal:
+    """Return the target of a redirect, or the end of the fetch if the redirect is not followed."""
+    target = redirect_target(request.url, reply)
+    if not state.ask.follow:
+        if not isinstance(target, Url) or target.text != request.url.text:
+            return reply
+        if wants_cookie:
+            return Failure(Reason.TOO_MANY_REDIRECTS, messages.WANTS_COOKIE, 0.0, reply.status)
+        if _with_cookies(request, state.world).headers == sent.headers:
+            return reply
+        # A redirect to the same URL that sets a cookie: it is requested again at once, with the cookie.
+    if isinstance(target, InvalidUrl):
+        return Failure(Reason.BAD_REDIRECT, f"it redirects to an invalid URL: {target.why}", 0.0, reply.status)
+    assert target is not None  # the reply is a redirect
+    return _before_redirect(request.url, reply, state) or target
 
 
 def _before_redirect(url: Url, reply: Response, state: FetchState) -> Refusal | None:
@@ -199,46 +211,56 @@ def hop(request: Request, state: FetchState) -> Generator[Effect, Any, Reply | R
         return refused
 
     found: Freshness = Absent()
-    kept: tuple[Entry, bytes] | None = None
+    cached: tuple[Entry, bytes] | None = None
     if world.has_cache or world.cache_mode == "offline":
-        kept = yield Recall(request)
-        found = freshness(kept[0] if kept else None, request, world.epoch(), world.cache_mode, world.stale_if_error)
+        cached = yield Recall(request)
+        entry = cached[0] if cached else None
+        found = freshness(entry, request, world.epoch(), world.cache_mode, world.stale_if_error)
         if isinstance(found, Absent) and not found.may_ask:
             return Refusal(Reason.NOT_IN_CACHE, messages.not_kept(url))
-    is_renewed_later = isinstance(found, Stale) and found.may_serve_meanwhile and (yield Later(_alone(request, state)))
-    copy = found if isinstance(found, Fresh) or is_renewed_later else None
-    if copy is None:
-        end = yield from exchange(request, found, policy, state)
-        asked: Freshness = found
-        if not isinstance(end, Refusal | Again) and names_another(found, end):
-            # This 304 is about a version that is not cached, so the page is requested without conditions.
-            asked = Absent()
-            end = yield from exchange(request, asked, policy, state)
-        if isinstance(found, Stale) and found.may_serve_on_error and _has_failed(end):
-            # The exchange takes time: the copy must still be usable now.
-            late = freshness(found.entry, request, world.epoch(), world.cache_mode, world.stale_if_error)
-            copy = late if isinstance(late, Stale) and late.may_serve_on_error else None
-        if copy is None:
-            if isinstance(end, Refusal | Again) or not world.has_cache or state.cache is not None:
-                return end
-            changes, answer = _kept(request, end, asked, kept, state)
-            for what in changes:
-                yield Keep(url, what)
-            return answer
+    if isinstance(found, Stale) and found.may_serve_meanwhile and (yield Later(_alone(request, state))):
+        return (yield from _served(request, found, cached, policy, state))
+    if isinstance(found, Fresh):
+        return (yield from _served(request, found, cached, policy, state))
 
-    # The cached copy is the result, at no cost for the site. Only known rules apply, expired ones included. No rules
-    # are requested, and unreachable rules do not forbid the copy.
+    end = yield from exchange(request, found, policy, state)
+    condition: Freshness = found
+    if not isinstance(end, Refusal | Again) and names_another(found, end):
+        # This 304 is about a version that is not cached, so the page is requested without conditions.
+        condition = Absent()
+        end = yield from exchange(request, condition, policy, state)
+    if isinstance(found, Stale) and found.may_serve_on_error and _has_failed(end):
+        # The exchange takes time: the copy must still be usable now.
+        late = freshness(found.entry, request, world.epoch(), world.cache_mode, world.stale_if_error)
+        if isinstance(late, Stale) and late.may_serve_on_error:
+            return (yield from _served(request, late, cached, policy, state))
+    if isinstance(end, Refusal | Again) or not world.has_cache or state.cache is not None:
+        return end
+    changes, answer = _cached_now(request, end, condition, cached, state)
+    for change in changes:
+        yield Keep(url, change)
+    return answer
+
+
+def _served(
+    request: Request, copy: Fresh | Stale, cached: tuple[Entry, bytes] | None, policy: Policy, state: FetchState
+) -> Generator[Effect, Any, Response | Refusal]:
+    """Return the cached copy, at no cost for the site, unless known rules forbid it.
+
+    Expired rules apply, too. No rules are requested, and unreachable rules do not forbid the copy.
+    """
+    world, origin = state.world, request.url.origin
     if policy.respect_robots:
-        known = world.known_rules(url.origin)
-        rules: Rules | None = (yield Remember(url.origin)) if known is None else known.rules
+        known = world.known_rules(origin)
+        rules: Rules | None = (yield Remember(origin)) if known is None else known.rules
         if rules is not None and rules.is_known:
             refusal = judged(rules, agent_of(request, state), request, policy, state)
             if refusal is not None and refusal.reason is Reason.ROBOTS_DISALLOWED:
                 return refusal
     state.cache = "hit" if isinstance(copy, Fresh) else "stale"
-    assert kept is not None
-    assert not isinstance(copy, Absent)
-    return kept[0].response(kept[1], request.method, copy.age)
+    assert cached is not None
+    entry, body = cached
+    return entry.response(body, request.method, copy.age)
 
 
 def _alone(request: Request, state: FetchState) -> FetchRequest:
@@ -266,6 +288,16 @@ def refused_by_settings(url: Url, policy: Policy, world: World) -> Refusal | Fai
     return None
 
 
+class Permission(msgspec.Struct, frozen=True, gc=False):
+    """Permission of robots.txt to request a page."""
+
+    rules: Rules | None = None
+    """Rules that permit it; None if robots.txt is not respected."""
+
+    crawl_delay: float = 0.0
+    """Seconds between two requests, for the user agent of this request."""
+
+
 def exchange(
     request: Request, found: Freshness, policy: Policy, state: FetchState
 ) -> Generator[Effect, Any, Reply | Refusal | Again]:
@@ -273,99 +305,123 @@ def exchange(
 
     The retry policy decides whether to retry, admission decides when.
     """
-    world, url = state.world, request.url
-    rules: Rules | None = None
-    crawl_delay = 0.0
-    if policy.respect_robots:
-        policies = state.policies
-        rules_or_not = yield from rules_for(request, policy, state)
-        if state.policies is not policies and is_another(state.policies, url, policy):
-            return AGAIN
-        if not isinstance(rules_or_not, Rules):
-            return rules_or_not
-        rules, agent = rules_or_not, agent_of(request, state)
-        refusal = judged(rules, agent, request, policy, state)
-        if refusal is not None:
-            return refusal
-        heeded = world.heeded(url.origin).get(agent)
-        crawl_delay = (yield from heed(rules, agent, url, policy, state)) if heeded is None else heeded
-        if crawl_delay > policy.max_crawl_delay:
-            return not_admitted(url, policy, No(Reason.CRAWL_DELAY_TOO_LONG, None))
-    idempotent = state.ask.idempotent
-    may_repeat = request.method in REPEATABLE if idempotent is None else idempotent
-    most = policy.max_retries if world.max_retries is None else world.max_retries
-    last: Reply | None = None
+    url = request.url
+    permission = (yield from _permission(request, policy, state)) if policy.respect_robots else Permission()
+    if not isinstance(permission, Permission):
+        return permission
     sent = found.conditional(request) if isinstance(found, Stale) else request
+    last: Reply | None = None
     while True:
-        way = entrance(url, policy, state, page=request.method != "HEAD", crawl_delay=crawl_delay)
-        asked_at = world.now()
-        ticket: Admitted | No | Late = way if isinstance(way, Late) else (yield way)
+        is_page, delay = request.method != "HEAD", permission.crawl_delay
+        ticket = yield from admission(entrance(url, policy, state, page=is_page, crawl_delay=delay), state)
         if isinstance(ticket, NOT_ADMITTED):
-            state.waited += world.now() - asked_at
             if last is None:
                 return not_admitted(url, policy, ticket)
             # The retry is not admitted: the result keeps the last reply, and the seconds until a retry if known.
             if not (isinstance(last, Failure) and last.is_lasting):
                 state.retry_after = ticket.needed if isinstance(ticket, Late) else ticket.retry_after
             return last
-        state.waited += ticket.waited
-        news = (yield from _news(request, rules, crawl_delay, policy, state)) if ticket.waited else None
-        if news is not None:
+        change = (yield from _change(request, permission, policy, state)) if ticket.waited else None
+        if change is not None:
             yield PutBack(ticket)
-            return news
+            return change
         had_retry, state.has_retry = state.has_retry, False
         left = state.left()
-        reply = yield Send(sent, policy, ticket, shorter(policy.timeout, left), policy.max_body, left=left)
+        timeout = shorter(policy.timeout, left)
+        reply: Reply | None = yield Send(sent, policy, ticket, timeout, policy.max_body, left=left)
         if reply is None:
             state.has_retry = had_retry
             continue
-        # A failed name lookup or a refused connection counts as a try, but not as a sent request.
-        was_sent = reply.sent_ago is not None or is_sent(reply)
-        state.tries += 1
-        state.attempts += was_sent
-        state.retries += was_sent and state.page_sent
-        state.page_sent = state.page_sent or was_sent
-        state.again, state.page_tries = state.page_tries, state.page_tries + 1
-        tries = state.page_tries
         last = reply
-        state.bytes += reply.wire_bytes
-        state.latency = reply.sent_ago
-        if isinstance(reply, Response):
-            world.take_cookies(url, reply.headers)
-        has_run_out = is_cut_off(reply, state)
-        unheard = UNHEARD if was_sent else UNSENT
-        outcome = unheard if has_run_out else classify(reply, world.epoch(), foreign=state.is_foreign)
-        state.go = _left(ticket.go, outcome)
-        may_pass = not has_run_out and is_worth_repeating(reply)
-        again = may_repeat and tries <= most and may_pass and (yield MayRetry(url.domain))
-        state.has_retry = again
-        if again and outcome.retry_after is None:
-            outcome = msgspec.structs.replace(
-                outcome, rest=max(outcome.rest, backoff(tries, policy.retry_delay, world.roll()))
-            )
-        settled: Settled = yield Settle(ticket, outcome)
-        state.next_in = max(settled.next_in, settled.open_for)
-        asked = outcome.retry_after
-        state.asked_for = asked if asked is not None and asked > policy.max_retry_after else None
-        if not again:
-            # A temporary error can be retried when the breaker closes, even if Retry-After is shorter.
-            if asked is not None:
-                state.retry_after = max(min(asked, policy.max_retry_after), settled.open_for)
-            elif may_pass and not (isinstance(reply, Failure) and reply.is_lasting):
-                state.retry_after = settled.open_for or None
-            else:
-                state.retry_after = None
-            return last
+        if not (yield from _settle(request, reply, ticket, policy, state)):
+            return reply
 
 
-def _news(
-    request: Request, rules: Rules | None, delay: float, policy: Policy, state: FetchState
+def _permission(
+    request: Request, policy: Policy, state: FetchState
+) -> Generator[Effect, Any, Permission | Refusal | Failure | Again]:
+    """Get the rules of the origin and apply them to the request."""
+    url, policies = request.url, state.policies
+    rules = yield from rules_for(request, policy, state)
+    if state.policies is not policies and is_another(state.policies, url, policy):
+        return AGAIN
+    if not isinstance(rules, Rules):
+        return rules
+    agent = agent_of(request, state)
+    refusal = judged(rules, agent, request, policy, state)
+    if refusal is not None:
+        return refusal
+    known = state.world.heeded(url.origin).get(agent)
+    crawl_delay = (yield from heed(rules, agent, url, policy, state)) if known is None else known
+    if crawl_delay > policy.max_crawl_delay:
+        return not_admitted(url, policy, No(Reason.CRAWL_DELAY_TOO_LONG, None))
+    return Permission(rules, crawl_delay)
+
+
+def _settle(
+    request: Request, reply: Reply, ticket: Admitted, policy: Policy, state: FetchState
+) -> Generator[Effect, Any, bool]:
+    """Record the consequences of a reply; return whether the request is to be retried."""
+    world, url = state.world, request.url
+    was_sent = _count(reply, state)
+    if isinstance(reply, Response):
+        world.take_cookies(url, reply.headers)
+    has_run_out = is_cut_off(reply, state)
+    unheard = UNHEARD if was_sent else UNSENT
+    outcome = unheard if has_run_out else classify(reply, world.epoch(), foreign=state.is_foreign)
+    state.go = _remaining(ticket.go, outcome)
+    is_temporary = not has_run_out and is_worth_repeating(reply)
+    again = is_temporary and _may_retry(request, policy, state) and (yield MayRetry(url.domain))
+    state.has_retry = again
+    if again and outcome.retry_after is None:
+        pause = backoff(state.page_tries, policy.retry_delay, world.roll())
+        outcome = msgspec.structs.replace(outcome, rest=max(outcome.rest, pause))
+    settled: Settled = yield Settle(ticket, outcome)
+    state.next_in = max(settled.next_in, settled.open_for)
+    wanted = outcome.retry_after
+    state.asked_for = wanted if wanted is not None and wanted > policy.max_retry_after else None
+    if not again:
+        # A temporary error can be retried when the breaker closes, even if Retry-After is shorter.
+        if wanted is not None:
+            state.retry_after = max(min(wanted, policy.max_retry_after), settled.open_for)
+        elif is_temporary and not (isinstance(reply, Failure) and reply.is_lasting):
+            state.retry_after = settled.open_for or None
+        else:
+            state.retry_after = None
+    return bool(again)
+
+
+def _count(reply: Reply, state: FetchState) -> bool:
+    """Count a try; return whether a request was sent.
+
+    A failed name lookup or a refused connection counts as a try, but not as a sent request.
+    """
+    was_sent = reply.sent_ago is not None or is_sent(reply)
+    state.tries += 1
+    state.attempts += was_sent
+    state.retries += was_sent and state.page_sent
+    state.page_sent = state.page_sent or was_sent
+    state.again, state.page_tries = state.page_tries, state.page_tries + 1
+    state.bytes += reply.wire_bytes
+    state.latency = reply.sent_ago
+    return was_sent
+
+
+def _may_retry(request: Request, policy: Policy, state: FetchState) -> bool:
+    """Return whether the caller and the settings allow another try."""
+    idempotent, most = state.ask.idempotent, state.world.max_retries
+    may_repeat = request.method in REPEATABLE if idempotent is None else idempotent
+    return may_repeat and state.page_tries <= (policy.max_retries if most is None else most)
+
+
+def _change(
+    request: Request, permission: Permission, policy: Policy, state: FetchState
 ) -> Generator[Effect, Any, Response | Refusal | Again | None]:
     """Return the result that a change during the wait requires; None if the request can be sent.
 
     Changes are new settings, new or expired rules, and a fresh copy in the cache.
     """
-    world, url = state.world, request.url
+    world, url, rules = state.world, request.url, permission.rules
     if is_another(world.policies, url, policy):
         return AGAIN
     if rules is not None:
@@ -377,12 +433,12 @@ def _news(
             refusal = judged(known.rules, agent, request, policy, state)
             if refusal is not None:
                 return refusal
-            if (crawl_delay_of(known.rules, agent) or 0.0) != delay:
+            if (crawl_delay_of(known.rules, agent) or 0.0) != permission.crawl_delay:
                 return AGAIN
-    return (yield from _kept_meanwhile(request, state)) if world.has_cache and not state.page_tries else None
+    return (yield from _cached_meanwhile(request, state)) if world.has_cache and not state.page_tries else None
 
 
-def _kept_meanwhile(request: Request, state: FetchState) -> Generator[Effect, Any, Response | None]:
+def _cached_meanwhile(request: Request, state: FetchState) -> Generator[Effect, Any, Response | None]:
     """Return a fresh copy that another task or process has cached during the wait, or None."""
     world = state.world
     kept = yield Recall(request)
@@ -395,7 +451,7 @@ def _kept_meanwhile(request: Request, state: FetchState) -> Generator[Effect, An
     return found.entry.response(kept[1], request.method, found.age)
 
 
-def _left(go: Go, outcome: Outcome) -> Go:
+def _remaining(go: Go, outcome: Outcome) -> Go:
     """Return the host's remaining daily budget after an outcome.
 
     Admission charges a request and a page. Settling refunds unsent requests, 304s and replies that are not pages.
@@ -412,7 +468,7 @@ def _left(go: Go, outcome: Outcome) -> Go:
     )
 
 
-def _kept(
+def _cached_now(
     request: Request,
     reply: Reply,
     found: Freshness,
@@ -466,7 +522,7 @@ def _result(state: FetchState, end: Reply | Refusal, asked: Url | InvalidUrl) ->
     ask, world, url = state.ask, state.world, state.url
     status: int | None = None
     reason: Reason | None = None
-    message = ""
+    message = cause = ""
     retry_after = state.retry_after
     headers, body = NO_HEADERS, b""
     match end:
@@ -478,10 +534,12 @@ def _result(state: FetchState, end: Reply | Refusal, asked: Url | InvalidUrl) ->
             elif not 200 <= status < 300:
                 reason = Reason.HTTP_STATUS
                 message = messages.bad_status(url, status, retry_after, state.again + 1, state.asked_for)
+                cause = f"status {status}{messages.tries(state.again + 1)}"
         case Refusal():
             reason, message, retry_after = end.reason, end.message, end.retry_after
         case Failure() if url is not None:
-            status, reason, message = end.status, end.reason, messages.failed(url, end, state.again + 1)
+            status, reason, cause = end.status, end.reason, mask_url(end.detail)
+            message = messages.failed(url, end, state.again + 1)
             if end.ended_at_proxy and not end.is_lasting:
                 retry_after = PROXY_REST
     message = mask_url(message) if message else ""
@@ -512,5 +570,5 @@ def _result(state: FetchState, end: Reply | Refusal, asked: Url | InvalidUrl) ->
     )
     return FetchResult(
         reason is None, shown, final, status, reason, message, retry_after, headers, body,
-        state.cache is not None, record, state.next_in, state.redirected_by,
+        state.cache is not None, record, state.next_in, state.redirected_by, cause,
     )  # fmt: skip

@@ -10,9 +10,11 @@ import msgspec
 
 from curtsy.core import breaker, budget
 from curtsy.core.budget import ALIKE, UNKNOWN, Day, Spending
+from curtsy.core.dates import Calendar
 from curtsy.core.message import SECOND, Now
-from curtsy.core.policy import DAY, TOKEN, Calendar, Policy
+from curtsy.core.policy import TOKEN, Policy
 from curtsy.core.record import WEEK, Record
+from curtsy.core.setting import DAY
 
 CLOSE = SECOND // 1000
 """Resolution of the stored clock offset, in microseconds."""

@@ -1,12 +1,14 @@
-"""Messages for users: the refused or failed action, its reason and a remedy."""
+"""Messages for users: results, refusals, skipped URLs, waits and ends of crawls, each with its reason and a remedy."""
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from curtsy.core.decision import No
 from curtsy.core.errors import Reason
-from curtsy.core.message import Failure, InvalidUrl, Url
+from curtsy.core.host import Host
+from curtsy.core.message import SECOND, Failure, InvalidUrl, Url
 from curtsy.core.policy import Policy
 from curtsy.core.robots import Verdict, product_token
 from curtsy.core.secrets import mask_url
@@ -51,28 +53,28 @@ def invalid(url: InvalidUrl) -> str:
 def refused(url: Url, policy: Policy, no: No) -> str:
     """Describe a request that was not admitted."""
     domain = policy.key or url.domain
-    wait = f" The next can go in {span(no.retry_after)}." if no.retry_after is not None else ""
+    wait = f" The next request is allowed in {span(no.retry_after)}." if no.retry_after is not None else ""
     match no.reason:
         case Reason.DOMAIN_BUDGET_EXCEEDED:
             limit = f"max_{no.limit}_per_day"
             count = policy.max_pages_per_day if no.limit == "pages" else policy.max_requests_per_day
             when = f"for {policy.calendar.date_of(no.day)}" if no.day else "within 24 h (the system clock was changed)"
-            return f"{domain} has had its {count} {no.limit} {when}.{wait} Raise {limit} only if the site agreed."
+            return f"{domain} has used its {count} {no.limit} {when}.{wait} Raise {limit} only if the site agreed."
         case Reason.CIRCUIT_OPEN if not policy.breaker:
-            return f"not requesting {domain}: the site asked for a rest longer than obey_retry_after.{wait}"
+            return f"not requesting {domain}: the site sent a Retry-After longer than obey_retry_after.{wait}"
         case Reason.CIRCUIT_OPEN:
             return (
-                f"not asking {domain}: its circuit breaker is open "
-                "(it failed, refused us, asked for a long rest, or was tripped by hand)."
-                f"{wait} Leave it alone until then, or reset its breaker if you know that it is well."
+                f"not requesting {domain}: its circuit breaker is open "
+                "(it failed, denied access, sent a long Retry-After, or was tripped by a user)."
+                f"{wait} Wait until then, or reset the breaker if you know that the host works."
             )
         case Reason.DOMAIN_DENIED:
             return denied(url)
         case Reason.PAUSED:
-            return f"not asking {domain}: it was paused by hand.{wait} Resume it to go on."
+            return f"not requesting {domain}: a user paused it.{wait} Resume it to send requests again."
         case Reason.CRAWL_DELAY_TOO_LONG:
             return (
-                f"not asking {domain}: its robots.txt wants a Crawl-delay above max_crawl_delay "
+                f"not requesting {domain}: its robots.txt sets a Crawl-delay above max_crawl_delay "
                 f"({policy.max_crawl_delay:g} s). Raise max_crawl_delay to wait that long, or leave the site out."
             )
         case _:
@@ -82,29 +84,29 @@ def refused(url: Url, policy: Policy, no: No) -> str:
 def late(url: Url, needed: float) -> str:
     """Describe a deadline that cannot be met."""
     return (
-        f"not fetching {url.text} in time: its turn comes in {span(needed)} at the earliest, after the deadline. "
-        "Allow more time, or ask again later."
+        f"not fetching {url.text} in time: its request is allowed in {span(needed)} at the earliest, after the "
+        "deadline. Allow more time, or try again later."
     )
 
 
 def cut_off(url: Url) -> str:
-    """Describe a deadline that passed before robots.txt came."""
+    """Describe a deadline that passed before robots.txt was fetched."""
     return (
-        f"not fetching {url.text} in time: the deadline came before its robots.txt. "
-        "Allow more time, or ask again later."
-    )  # fmt: skip
+        f"not fetching {url.text} in time: the deadline passed before its robots.txt was fetched. "
+        "Allow more time, or try again later."
+    )
 
 
 def closed(url: str) -> str:
     """Describe a fetch that was running or waiting when its client was closed."""
-    return f"not fetching {url}: the client was closed meanwhile. Close it later, or ask another one."
+    return f"not fetching {url}: the client was closed. Close it later, or use another client."
 
 
 def disallowed(url: Url, verdict: Verdict, user_agent: str) -> str:
     """Describe a page that robots.txt forbids."""
     agent = product_token(user_agent) or user_agent
     if verdict.line is None:
-        return f"not fetching {url.text}: {verdict.reason}. Ask again later."
+        return f"not fetching {url.text}: {verdict.reason}. Try again later."
     return (
         f'not fetching {url.text}: robots.txt line {verdict.line} says "{verdict.rule}" to {agent}. '
         "Ask the site's owner, or leave this URL out."
@@ -113,47 +115,51 @@ def disallowed(url: Url, verdict: Verdict, user_agent: str) -> str:
 
 def denied(url: Url) -> str:
     """Describe a domain on the denylist."""
-    return f"not fetching {url.text}: {url.domain} is on the denylist. Take it off the list to ask it."
+    return f"not fetching {url.text}: {url.domain} is on the denylist. Remove it from the list to fetch it."
 
 
 def path_denied(url: Url, pattern: str) -> str:
     """Describe a path that the settings refuse."""
-    return f'not fetching {url.text}: deny_paths has "{pattern}" for {url.domain}. Change the settings to ask for it.'
+    return f'not fetching {url.text}: deny_paths has "{pattern}" for {url.domain}. Change the settings to fetch it.'
 
 
 def not_kept(url: Url) -> str:
     """Describe a cache miss in offline mode."""
     return (
         f"{url.text} is not in the cache, and the cache is offline. "
-        "Fetch it once online; if it only redirects, ask for where it leads."
-    )  # fmt: skip
+        "Fetch it once online; if it redirects, use the URL that it redirects to."
+    )
+
+
+def tries(attempts: int) -> str:
+    """Return ` after 3 tries`; empty for one attempt."""
+    return f" after {attempts} tries" if attempts > 1 else ""
 
 
 def failed(url: Url, failure: Failure, attempts: int) -> str:
     """Describe a request without a usable reply."""
-    tries = f" after {attempts} tries" if attempts > 1 else ""
     advice = _ADVICE.get(failure.reason, "Try again later.") if failure.advice is None else failure.advice
     if failure.detail == WANTS_COOKIE:
-        advice = "Keep them (cookies=True, --cookies), or leave it out."
+        advice = "Keep cookies (cookies=True, --cookies), or leave it out."
     if failure.is_answer:
         advice = "Write http:// instead of https://."
-    return f"{url.text} could not be fetched{tries}: {failure.detail.rstrip('.')}. {advice}".rstrip()
+    return f"{url.text} could not be fetched{tries(attempts)}: {failure.detail.rstrip('.')}. {advice}".rstrip()
 
 
-TOO_LARGE = "Raise max_body, or use download(), whose limit is max_size."
-"""Advice for programs about a body that is too large. The command line has its own."""
+TOO_LARGE = "Raise max_body, or save it as a file: curtsy download --max-size, or download(max_size=…)."
+"""Advice about a body that is too large."""
 
-WANTS_COOKIE = "it sets a cookie, wants it back, and redirects in a circle until it comes; cookies are not kept"
+WANTS_COOKIE = "it sets a cookie, and redirects in a circle until the cookie is returned; cookies are not kept"
 """Detail of a failure at a site that requires cookies."""
 
 _ADVICE = {
     Reason.ADDRESS_REFUSED: "Set allow_private (--allow-private) if this is a site of your own.",
     Reason.BAD_REDIRECT: "Tell the site's owner, or leave it out.",
-    Reason.CLOSED: "Close the client later, or ask another one.",
+    Reason.CLOSED: "Close the client later, or use another client.",
     Reason.DNS_ERROR: "Check the name.",
     Reason.INVALID_URL: "Correct the request.",
-    Reason.NOT_WRITTEN: "Make room, or choose another place.",
-    Reason.TLS_ERROR: "Give the CA that signed it by verify=, if the site is yours.",
+    Reason.NOT_WRITTEN: "Free some space, or choose another path.",
+    Reason.TLS_ERROR: "If the site is yours, pass the CA of its certificate as verify.",
     Reason.TOO_LARGE: TOO_LARGE,
     Reason.TOO_MANY_REDIRECTS: "Raise max_redirects, or leave it out.",
     Reason.TOO_SLOW: "Lower min_speed, or try again later.",
@@ -162,21 +168,224 @@ _ADVICE = {
 
 def redirected(url: Url, status: int) -> str:
     """Describe a redirect that was not followed."""
-    return f"{url.text} redirects ({status}), and was not to be followed. Ask for the URL in its Location."
+    return f"{url.text} redirects ({status}), and redirects are not followed here. Fetch the URL in its Location."
 
 
 def bad_status(url: Url, status: int, retry_after: float | None, attempts: int, asked_for: float | None = None) -> str:
-    """Describe an error status. `asked_for`: seconds of rest that the site requested, if above `max_retry_after`."""
-    tries = f" after {attempts} tries" if attempts > 1 else ""
+    """Describe an error status. `asked_for`: seconds of Retry-After, if above `max_retry_after`."""
     if status in (404, 410):
         return f"{url.text} does not exist ({status}). Correct the link, or leave it out."
     if status in (401, 403):
-        wanted = "" if asked_for is None else f" It asks for {span(asked_for)} of rest, which is above max_retry_after."
-        return f"{url.text} is not for us ({status}). Ask the site's owner for access, or leave it out.{wanted}"
+        wanted = "" if asked_for is None else f" Its Retry-After of {span(asked_for)} is above max_retry_after."
+        return f"{url.text}: access denied ({status}). Ask the site's owner for access, or leave it out.{wanted}"
     if status == 429 or status >= 500:
-        advice = "Try again later." if retry_after is None else f"Come back in {span(retry_after)}."
+        advice = "Try again later." if retry_after is None else f"Try again in {span(retry_after)}."
         if asked_for is not None:
-            advice = f"{advice[:-1]}; it asks for {span(asked_for)}, which is above max_retry_after."
+            advice = f"{advice[:-1]}; its Retry-After of {span(asked_for)} is above max_retry_after."
     else:
         advice = "Correct the request, or leave it out."
-    return f"{url.text} answered with status {status}{tries}. {advice}"
+    return f"{url.text} answered with status {status}{tries(attempts)}. {advice}"
+
+
+def noindex(url: str) -> str:
+    """Describe a page that says noindex."""
+    return f"{mask_url(url)} says noindex, so it is not kept. Use obey_noindex=False to keep it."
+
+
+def not_canonical(url: str, canonical: str) -> str:
+    """Describe a page that is replaced by its canonical URL."""
+    named = f"its canonical URL is {mask_url(canonical)}"
+    return f"not keeping {mask_url(url)}: {named}. Use obey_canonical=False to keep both."
+
+
+def duplicate(url: str, first: str) -> str:
+    """Describe a page with the body of an earlier one."""
+    return f"not keeping {mask_url(url)}: it equals {mask_url(first)}. Use drop_duplicates=False to keep both."
+
+
+def no_sitemap(url: str) -> str:
+    """Describe a page to which a sitemap URL redirects."""
+    return f"not keeping {mask_url(url)}: a sitemap URL redirects to this page. Tell the site's owner, or ignore it."
+
+
+def bad_redirect(url: str, why: str | None) -> str:
+    """Describe a redirect without a valid target. `why` is None if the target is missing."""
+    where = "it redirects without a target" if why is None else f"it redirects to an invalid URL: {why}"
+    return f"{mask_url(url)} could not be fetched: {where}. Tell the site's owner, or leave it out."
+
+
+def redirected_in_circle(url: str) -> str:
+    """Describe a URL that redirects in a circle."""
+    advice = "If the site requires cookies, keep them (cookies=True); else leave it out."
+    return f"{mask_url(url)} could not be fetched: it redirects in a circle. {advice}"
+
+
+def redirected_too_often(url: str, most: int) -> str:
+    """Describe a URL with more than `most` redirects."""
+    advice = "Raise max_redirects to follow more, or leave it out."
+    return f"{mask_url(url)} could not be fetched: it was redirected more than {most} times. {advice}"
+
+
+def redirected_outside(url: str, target: str) -> str:
+    """Describe a redirect out of the scope."""
+    led = f"it redirects to {mask_url(target)}, which is outside the scope"
+    return f"not keeping {mask_url(url)}: {led}. Widen the scope to fetch it."
+
+
+def too_many_links(url: str, count: int, most: int) -> str:
+    """Describe a page with `count` or more dropped links."""
+    return (
+        f"{mask_url(url)}: {count:,} or more links were dropped, because the page has more than {most:,} or takes "
+        "too long to parse. Raise max_links_per_page to use more."
+    )
+
+
+def host_limit(url: str, most: int | None) -> str:
+    """Describe a URL whose host has reached its page limit."""
+    return f"not fetching {mask_url(url)}: its host has reached max_pages_per_host, {most}. Raise it to fetch more."
+
+
+def reader_crashed(url: str) -> str:
+    """Describe a URL on which the process crashed repeatedly."""
+    return f"{mask_url(url)} could not be parsed: the process crashed each time. Report it, or leave it out."
+
+
+class Description(NamedTuple):
+    """Short text for all URLs with the same reason."""
+
+    what: str
+    advice: str
+    """Empty if the user can do nothing."""
+
+
+_LATER = "Try again later."
+
+_DESCRIPTIONS: dict[str, Description] = {
+    Reason.INVALID_URL: Description("invalid URL", "Correct the link."),
+    Reason.DOMAIN_DENIED: Description("on the denylist", "Remove the host from the denylist to fetch it."),
+    Reason.PATH_DENIED: Description("path denied by the settings", "Change deny_paths to fetch it."),
+    Reason.ADDRESS_REFUSED: Description(
+        "private or unreachable address", "--allow-private permits it, for sites of your own."
+    ),
+    Reason.ROBOTS_DISALLOWED: Description(
+        "disallowed by robots.txt", "Ask the site's owner, or exclude it with --skip."
+    ),
+    Reason.ROBOTS_UNREACHABLE: Description("robots.txt cannot be fetched", _LATER),
+    Reason.CRAWL_DELAY_TOO_LONG: Description("Crawl-delay too long", "Raise max_crawl_delay to wait that long."),
+    Reason.DOMAIN_BUDGET_EXCEEDED: Description("daily limit reached", "Resume on the next day."),
+    Reason.CIRCUIT_OPEN: Description("circuit breaker open", _LATER),
+    Reason.PAUSED: Description("paused by a user", "curtsy resume HOST ends the pause."),
+    Reason.NOT_IN_CACHE: Description("not in the cache, which is offline", "Fetch it once online."),
+    Reason.TIMEOUT: Description("no response in time", _LATER),
+    Reason.DNS_ERROR: Description("unknown host name", "Check the name."),
+    Reason.CONNECTION_ERROR: Description("no connection", _LATER),
+    Reason.TLS_ERROR: Description("no secure connection", "If its certificate is invalid, tell the site's owner."),
+    Reason.BAD_RESPONSE: Description("invalid HTTP response", "Tell the site's owner."),
+    Reason.INCOMPLETE: Description("incomplete response", _LATER),
+    Reason.TOO_LARGE: Description("too large", "Raise max_body, or use curtsy download."),
+    Reason.TOO_SLOW: Description("too slow", _LATER),
+    Reason.TOO_MANY_REDIRECTS: Description(
+        "too many redirects", "If the site requires cookies, use --cookies; else raise max_redirects."
+    ),
+    Reason.BAD_REDIRECT: Description("invalid redirect", "Tell the site's owner."),
+    "other_host": Description("on another host", "--scope site or --domain HOST includes it."),
+    "other_site": Description("on another site", "--domain DOMAIN includes it."),
+    "other_domain": Description("on another domain", "--domain DOMAIN includes it."),
+    "outside_prefix": Description("outside the folder of the seeds", "--scope host includes it."),
+    "too_deep": Description("beyond --depth", "Raise --depth to fetch it."),
+    "not_matched": Description("not matched by --match", "Another --match includes it."),
+    "skipped": Description("matched by --skip", ""),
+    "file_type": Description("not a page, by its file type", "--files ENDING or --files all includes it."),
+    "trap": Description("looks like an endless trap", "--traps includes it."),
+    "too_long": Description("URL as long as in a trap", "--traps includes it."),
+    "too_many_links": Description("on a page with too many links", "Raise --max-links-per-page to use more of them."),
+    "noindex": Description("not kept because of noindex", "--keep-noindex keeps it."),
+    "not_canonical": Description("has another canonical URL", "--keep-copies keeps it."),
+    "duplicate": Description("same body as an earlier page", ""),
+    "no_sitemap": Description("not a sitemap", ""),
+    "host_limit": Description("beyond --max-pages-per-host", "Raise --max-pages-per-host to fetch it."),
+    "reader_crashed": Description("crashed the process", "Please report it."),
+    "error": Description("error in curtsy", "Please report it."),
+}
+
+
+def describe(reason: str) -> Description:
+    """Return the description of a reason such as `timeout` or `http_status 404`; an unknown one describes itself."""
+    name, _, status = reason.partition(" ")
+    if name == Reason.HTTP_STATUS and status.isdecimal():
+        return _describe_status(int(status))
+    return _DESCRIPTIONS.get(reason) or Description(reason.replace("_", " "), "")
+
+
+def _describe_status(status: int) -> Description:
+    match status:
+        case 404 | 410:
+            return Description(f"not found ({status})", "Tell the site's owner about the broken link, or ignore it.")
+        case 401 | 403:
+            return Description(f"access denied ({status})", "Ask the site's owner for access.")
+        case 429:
+            return Description("too many requests (429)", "Resume later, with a slower pace.")
+        case _ if status >= 500:
+            return Description(f"server error ({status})", _LATER)
+        case _:
+            return Description(f"status {status}", "")
+
+
+def because(name: str, policy: Policy, host: Host | None = None) -> str:
+    """Describe the cause of a wait; the names are those of `Wait.because`."""
+    match name:
+        case "rate":
+            return f"the rate of {policy.qps or 0:g} requests per second"
+        case "pause":
+            return f"the random pause of {policy.pause_min:g} to {policy.pause_max:g} s between two requests"
+        case "delay":
+            return f"the delay of {policy.delay:g} s between two requests"
+        case "crawl_delay":
+            delay = "" if host is None else f" of {host.crawl_delay / SECOND:g} s"
+            return f"the Crawl-delay{delay} of its robots.txt"
+        case "adapted":
+            return "its pace, slowed down after a 429"
+        case "slow_site":
+            return "its pace, slowed down because it answers slowly"
+        case "rest":
+            return "its Retry-After, or the delay after a failure"
+        case "in_flight":
+            return "another request to it, which is in flight"
+        case "trial":
+            return "the trial request that tests whether it works again"
+        case _:
+            return name
+
+
+def pace(policy: Policy) -> str:
+    """Return the maximum request rate to a host as a short text."""
+    parts = []
+    if policy.qps is not None:
+        parts.append(f"{policy.qps:g}/s")
+    if policy.pause_max:
+        parts.append(f"pause {policy.pause_min:g}–{policy.pause_max:g} s")
+    if policy.delay:
+        parts.append(f"delay {policy.delay:g} s")
+    return ", ".join(parts) or "no limit"
+
+
+LIMITS = {"max_pages": "--max-pages", "max_time": "--max-time", "max_bytes": "--max-bytes", "later": "--patience"}
+"""Option that ended a crawl, by `Summary.ended`; absent for a crawl that finished, was stopped or was killed."""
+
+
+def reached(limit: str, value: object) -> str:
+    """Describe a crawl that ended at a limit, such as `max_pages` or `--max-pages`."""
+    return f"Stopped: reached {limit} {value}."
+
+
+def crawl_end(ended: str, due: float | None = None) -> str:
+    """Describe the end of a crawl that reached no limit. `due`: seconds until the next URL; None if paused."""
+    match ended:
+        case "done":
+            return "Finished: no URL is left to fetch."
+        case "later" if due is None:
+            return "Stopped: all remaining hosts are paused. Resume the hosts, then the crawl."
+        case "later":
+            return f"Stopped: the next URL may be requested in {span(due or 0.0)}. Resume then."
+        case _:
+            return "Stopped on request."

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timedelta, timezone, tzinfo
+from dataclasses import dataclass, field, replace
+from datetime import timedelta, timezone, tzinfo
 from functools import lru_cache
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
+from curtsy.core.dates import Calendar, calendar
 from curtsy.core.errors import PolicyError
 from curtsy.core.message import SECOND, parse_domain
 from curtsy.core.pattern import matches
+from curtsy.core.setting import DAY, Mark, Range, Rate, check_fields, number, rate, rule, settings_of
 
 Strategy = Literal["token_bucket", "leaky_bucket", "sliding_window"]
 On429 = Literal["obey", "trip", "retry"]
-
-DAY = 86_400
-"""Seconds in a day. No rate is slower than one request a day; the denylist blocks a host entirely."""
-
 
 TOKEN = 1_000_000
 """One request, in the millionths that a token bucket counts."""
@@ -27,64 +24,27 @@ TOKEN = 1_000_000
 MOST_BURST = 10**12
 """Largest burst. Stores keep the spent tokens, in millionths, as a 64-bit number."""
 
+WINDOW = 256
+"""Largest burst of a sliding window, which remembers each request."""
 
-MOST_SHOWN = 200
-"""Maximum number of characters of an invalid value in an error message."""
-
-
-def rule(name: str, value: object, must: str, default: object = None) -> PolicyError:
-    """Return the error for an invalid value: field, rule, value and remedy."""
-    hint = "" if default is None else f" Leave it out to use the default, {default}."
-    return PolicyError(f"{name} = {_shown(value)} must be {must}.{hint}")
-
-
-def _shown(value: object) -> str:
-    """Return the value as text, cut to `MOST_SHOWN` characters."""
-    try:
-        text = repr(value)
-    except ValueError:  # an integer of thousands of digits
-        return f"a {type(value).__name__} that is too large to be shown"
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
-
-
-def number(
-    name: str,
-    value: object,
-    *,
-    least: float = 0.0,
-    most: float = math.inf,
-    above: bool = False,
-    default: object = None,
-) -> float:
-    """Return `value` as a float; raise PolicyError unless it is a finite number within bounds."""
-    kind = "a finite number" if isinstance(value, float) and math.isinf(value) else "a number"
-    bounds = f"{kind} {'above' if above else 'of at least'} {least:g}"
-    if most < math.inf:
-        bounds += f" and at most {most:.15g}"
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-        raise rule(name, value, bounds, default)
-    if value < least or (above and value == least) or value > most:
-        raise rule(name, value, bounds, default)
-    return float(value)
+Seconds = Annotated[float, Range(unit="seconds")]
+UpToADay = Annotated[float, Range(most=DAY, unit="seconds")]
+UpToAMonth = Annotated[float, Range(most=30 * DAY, above=True, unit="seconds")]
+PER_HOST: Mark = "per host at run time"
 
 
 @dataclass(frozen=True, slots=True)
 class LimitConfig:
     """Rate limit of one domain: a token bucket (L6)."""
 
-    requests_per_second: float = 1.0
+    requests_per_second: Rate = 1.0
     """Tokens refilled per second. Above 0."""
 
-    burst_capacity: int = 1
+    burst_capacity: Annotated[int, Range(1, MOST_BURST, unit="requests")] = 1
     """Tokens in the full bucket, which starts full. At least 1."""
 
     def __post_init__(self) -> None:
-        rate("requests_per_second", self.requests_per_second, 1.0)
-        whole = isinstance(self.burst_capacity, int) and not isinstance(self.burst_capacity, bool)
-        if not whole or self.burst_capacity < 1:
-            raise rule("burst_capacity", self.burst_capacity, "a whole number of at least 1", 1)
-        if self.burst_capacity > MOST_BURST:
-            raise rule("burst_capacity", self.burst_capacity, f"at most {MOST_BURST}, for stores count no further", 1)
+        check_fields(self)
 
     @property
     def warning(self) -> str | None:
@@ -109,43 +69,37 @@ class Policy:
     key: str | None = None
     """Name of the record in use: None for the host's own, or the entry's name if its hosts are `shared` (C6)."""
 
-    category: str = "default"
-    """User-defined kind of site, such as `trusted`; displayed, never interpreted."""
-
     denied: bool = False
     """True to refuse every request (the denylist)."""
 
-    deny_paths: tuple[str, ...] = ()
-    """Refused paths, written as in robots.txt: `*` any run, `$` the end, otherwise a prefix."""
-
-    allow_private: bool = False
-    """True to allow connections to private, loopback, link-local and reserved addresses."""
+    domain_category: str = "default"
+    """User-defined kind of site, such as `trusted`; displayed, never interpreted."""
 
     # Pace
-    qps: float | None = 0.8
+    qps: Annotated[Rate | None, PER_HOST] = 0.8
     """Requests per second to this host; None for no limit."""
 
-    burst: float = 1
-    """Requests that may leave at once after a rest (C3). At least 1; a whole number except for `TokenBucket`, which may
-    hold 1.6."""
+    burst: Annotated[float, Range(1, MOST_BURST, whole=True, unit="requests"), PER_HOST] = 1
+    """Requests that may be sent at once after an idle period (C3). A burst above one minute's worth causes a warning.
+    """
 
     strategy: Strategy = "token_bucket"
     """Rate strategy. `token_bucket` saves up to `burst` requests. `leaky_bucket` saves none: its requests leave evenly.
     `sliding_window` allows `burst` requests in any `burst / qps` seconds."""
 
-    pause_min: float = 1.5
+    pause_min: Annotated[UpToADay, PER_HOST] = 1.5
     """Minimum random pause between two requests."""
 
-    pause_max: float = 5.5
+    pause_max: Annotated[UpToADay, PER_HOST] = 5.5
     """Maximum random pause between two requests."""
 
-    delay: float = 0.0
+    delay: Annotated[UpToADay, PER_HOST] = 0.0
     """Fixed delay between two requests; the larger of it and the site's Crawl-delay applies."""
 
-    concurrency: int | None = 1
+    concurrency: Annotated[int | None, Range(1, unit="requests"), PER_HOST] = 1
     """Requests in flight at once; None for no limit."""
 
-    max_crawl_delay: float = 300.0
+    max_crawl_delay: UpToADay = 300.0
     """Longest Crawl-delay obeyed. A site that requests a longer one is skipped."""
 
     global_rate: bool = True
@@ -155,43 +109,45 @@ class Policy:
     adapt: bool = True
     """True to adapt the delay to 429 and to the response time."""
 
-    max_delay: float = 10.0
+    max_delay: UpToADay = 10.0
     """Upper bound of the delay after a 429, and of the delay for a slow site."""
 
-    target_latency: float = 1.0
+    target_latency: UpToAMonth = 1.0
     """Smoothed response time above which requests to the site slow down."""
 
-    latency_factor: float = 5.0
+    latency_factor: Annotated[float, Range()] = 5.0
     """Seconds of delay for each second above `target_latency`; 0 disables it."""
 
     # Budget
-    max_requests_per_day: int = 200
+    max_requests_per_day: Annotated[int, Range(unit="requests"), PER_HOST] = 200
     """Requests a day; 0 means unlimited."""
 
-    max_pages_per_day: int = 100
+    max_pages_per_day: Annotated[int, Range(unit="pages"), PER_HOST] = 100
     """Pages (successful answers with a body) a day; 0 means unlimited."""
 
-    zone: tzinfo | None = None
-    """Time zone in which the day changes; None for the machine's own."""
+    timezone: tzinfo | None = None
+    """Time zone that defines the day. In files its IANA name, such as `Europe/Berlin`, or `local` for the machine's."""
 
     # Breaker
     breaker: bool = True
     """True to block a failing host for a while."""
 
-    breaker_failures: int = 3
+    breaker_failures: Annotated[int, Range(1, unit="failures")] = 3
     """Failures in a row that open the breaker."""
 
-    breaker_cooldown: float = 300.0
-    """Duration for which the breaker stays open before one trial request."""
+    breaker_cooldown: UpToAMonth = 300.0
+    """Time that the breaker stays open before one trial request. A value below 300 causes a warning."""
 
-    breaker_max_cooldown: float = 21_600.0
+    breaker_max_cooldown: UpToAMonth = 21_600.0
     """Maximum cooldown; every failed trial doubles the cooldown up to it."""
 
-    breaker_error_rate: float | None = 0.5
+    breaker_error_rate: Annotated[float | None, Range(most=1, above=True)] = 0.5
     """Share of failures within `breaker_window` that also opens the breaker; None disables it."""
 
-    breaker_window: float = 300.0
-    breaker_min_replies: int = 20
+    breaker_window: UpToAMonth = 300.0
+    """Period over which `breaker_error_rate` is measured."""
+
+    breaker_min_replies: Annotated[int, Range(1, unit="replies")] = 20
     """Minimum number of replies in the window before the error rate counts."""
 
     # Meaning of a 429 (C2)
@@ -199,36 +155,56 @@ class Policy:
     """Reaction to a 429. `obey`: obey a short Retry-After, else open the breaker; `trip`: always open the breaker;
     `retry`: never open it."""
 
-    obey_retry_after: float = 60.0
+    obey_retry_after: Seconds = 60.0
     """Longest Retry-After or RateLimit window that requests wait for. A longer one opens the breaker for as long, and
     at least for `breaker_cooldown`. Without the breaker, requests are refused until it ends."""
 
-    max_retry_after: float = 86_400.0
+    max_retry_after: Annotated[float, Range(most=30 * DAY, unit="seconds")] = 86_400.0
     """Upper bound of a Retry-After; longer values are cut to it."""
-
-    # Request
-    timeout: float = 30.0
-    """Time limit of the whole request, from connect to the last byte."""
-
-    connect_timeout: float = 5.0
-    max_body: int | None = 10 * 1024 * 1024
-    """Maximum size of the body in bytes, after decompression; None for no limit."""
-
-    max_head: int = 65_536
-    max_redirects: int = 5
-    min_speed: float = 100.0
-    """Minimum bytes per second over 10 s; a slower body is aborted."""
-
-    max_retries: int = 3
-    retry_delay: float = 1.0
-    """Wait before the first retry; doubled for each further retry, with 25 % jitter."""
 
     # robots.txt
     respect_robots: bool = True
-    robots_ttl: float = 3600.0
-    robots_timeout: float = 10.0
+    """True to fetch and obey robots.txt."""
+
+    robots_ttl: UpToADay = 3600.0
+    """Time that a robots.txt is cached."""
+
+    robots_timeout: UpToAMonth = 10.0
+    """Limit for the whole request for a robots.txt."""
+
     robots_unreachable: Literal["allow", "disallow"] = "allow"
-    """Rule for a host whose robots.txt is unreachable (R6, C5)."""
+    """Meaning of an unreachable robots.txt without an earlier copy (R6, C5); RFC 9309 says `disallow`."""
+
+    # Request
+    timeout: UpToAMonth = 30.0
+    """Time limit of the whole request, from connect to the last byte."""
+
+    connect_timeout: UpToAMonth = 5.0
+    """Limit for establishing a connection, TLS included."""
+
+    max_body: Annotated[int | None, Range(1, unit="bytes")] = 10 * 1024 * 1024
+    """Maximum size of the body in bytes, after decompression; None for no limit."""
+
+    max_head: Annotated[int, Range(1024, unit="bytes")] = 65_536
+    """Maximum size of a response's status line and header fields."""
+
+    max_redirects: Annotated[int, Range(unit="hops")] = 5
+    """Maximum number of redirects followed; each hop passes all checks of its own host."""
+
+    min_speed: Annotated[float, Range(unit="bytes per second")] = 100.0
+    """Minimum speed over 10 s; a slower body is aborted."""
+
+    max_retries: Annotated[int, Range(unit="retries")] = 3
+    """Maximum number of retries; each retry is admitted, paced and counted like any request."""
+
+    retry_delay: Seconds = 1.0
+    """Wait before the first retry; doubled for each further retry, with 25 % jitter."""
+
+    deny_paths: tuple[str, ...] = ()
+    """Refused paths, written as in robots.txt: `*` any run, `$` the end, otherwise a prefix."""
+
+    allow_private: bool = False
+    """True to allow connections to private, loopback, link-local and reserved addresses."""
 
     # Derived values, so that a decision converts no units.
     interval_ns: int = field(init=False, repr=False)
@@ -266,53 +242,16 @@ class Policy:
         longest = max(interval, self.pause_us + self.pause_span_us, self.delay_us)
         derive(self, "rested_us", math.inf if self.strategy == "sliding_window" else longest + SECOND)
         derive(self, "floor_us", max(interval if self.burst_tokens == TOKEN else 0, math.ceil(self.delay * SECOND)))
-        derive(self, "calendar", calendar(self.zone))
+        derive(self, "calendar", calendar(self.timezone))
         derive(self, "target_us", round(self.target_latency * SECOND))
 
     def _check(self) -> None:
-        for name in ("denied", "allow_private", "adapt", "breaker", "respect_robots"):
-            flag(name, getattr(self, name))
-        if self.key is not None and not isinstance(self.key, str):
-            raise rule("key", self.key, "the name of a record, or None for the host's own")
-        if not isinstance(self.category, str):
-            raise rule("category", self.category, "a word, such as trusted", "default")
-        if self.zone is not None and not isinstance(self.zone, tzinfo):
-            raise rule("zone", self.zone, "a tzinfo, such as ZoneInfo('Europe/Berlin'), or None")
-        if not isinstance(self.deny_paths, tuple) or not all(isinstance(path, str) for path in self.deny_paths):
-            raise rule("deny_paths", self.deny_paths, "a tuple of paths, such as ('/private/', '*.pdf$')")
-        if self.qps is not None:
-            rate("qps", self.qps)
-        number("burst", self.burst, least=1, most=MOST_BURST)
-        for name in ("breaker_failures", "breaker_min_replies"):
-            whole(name, getattr(self, name), 1)
-        for name in ("max_requests_per_day", "max_pages_per_day", "max_redirects", "max_retries"):
-            whole(name, getattr(self, name), 0)
-        if self.concurrency is not None:
-            whole("concurrency", self.concurrency, 1)
-        if self.max_body is not None:
-            whole("max_body", self.max_body, 1)
-        whole("max_head", self.max_head, 1024)
-        for name in ("delay", "pause_min", "pause_max", "max_crawl_delay", "max_delay"):
-            number(name, getattr(self, name), most=DAY)
+        check_fields(self)
         if self.pause_max < self.pause_min:
             raise rule("pause_max", self.pause_max, f"at least pause_min ({self.pause_min:g})")
-        for name in ("latency_factor", "obey_retry_after", "min_speed", "retry_delay"):
-            number(name, getattr(self, name))
-        number("max_retry_after", self.max_retry_after, most=30 * DAY)
-        for name in ("timeout", "connect_timeout", "target_latency", "breaker_window", "robots_timeout"):
-            number(name, getattr(self, name), above=True, most=30 * DAY)
-        number("robots_ttl", self.robots_ttl, most=DAY)
-        number("breaker_cooldown", self.breaker_cooldown, above=True, most=30 * DAY)
-        number("breaker_max_cooldown", self.breaker_max_cooldown, above=True, most=30 * DAY)
-        if self.breaker_error_rate is not None:
-            number("breaker_error_rate", self.breaker_error_rate, above=True, most=1.0)
-        _one_of("strategy", self.strategy, ("token_bucket", "leaky_bucket", "sliding_window"))
-        _one_of("on_429", self.on_429, ("obey", "trip", "retry"))
-        _one_of("robots_unreachable", self.robots_unreachable, ("allow", "disallow"))
-        if self.strategy == "sliding_window" and not (self.burst <= 256 and self.burst == int(self.burst)):
-            raise rule(
-                "burst", self.burst, "a whole number up to 256 with sliding_window, which remembers each request"
-            )
+        if self.strategy == "sliding_window" and not (self.burst <= WINDOW and self.burst == int(self.burst)):
+            must = f"a whole number up to {WINDOW} with sliding_window, which remembers each request"
+            raise rule("burst", self.burst, must)
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some values changed; all values are checked again."""
@@ -330,82 +269,45 @@ class Policy:
         return None
 
 
-POLICY_FIELDS = tuple(each.name for each in fields(Policy) if each.init)
-"""Names of the fields that can be set, in the order of the reference page."""
-
-
-def rate(name: str, value: object, default: float | None = None) -> float:
-    """Return `value` as a float; raise PolicyError unless it is a rate of at least one request a day."""
-    per_second = number(name, value, above=True, default=default)
-    if per_second < 1 / DAY:
-        raise rule(name, value, "at least one a day (1 / 86400)", default)
-    return per_second
-
-
-def flag(name: str, value: object) -> None:
-    """Raise PolicyError unless `value` is a bool. Non-empty text would count as True."""
-    if not isinstance(value, bool):
-        raise rule(name, value, "True or False")
-
-
-def whole(name: str, value: object, least: int) -> int:
-    """Return `value`; raise PolicyError unless it is a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise rule(name, value, f"a whole number of at least {least}")
-    return value
-
-
-def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise rule(name, value, "one of " + ", ".join(choices))
-
-
-class Calendar:
-    """Days of one time zone as ranges of epoch seconds. The last range is cached."""
-
-    __slots__ = ("_last", "_zone")
-
-    def __init__(self, zone: tzinfo | None) -> None:
-        self._zone = zone
-        self._last = 0, 0  # one tuple, so that no thread reads a mixture of two days
-
-    def day_of(self, second: int) -> tuple[int, int]:
-        """Return the start and end of the local day of `second`, in epoch seconds (23 to 25 hours apart).
-
-        A day lasts from the first moment with its date to the first moment with the next date. Days therefore never
-        overlap, even if clocks are set back over midnight and an hour of the old date repeats.
-        """
-        last = self._last
-        if not last[0] <= second < last[1]:
-            day = datetime.fromtimestamp(second, self._zone).date().toordinal()
-            starts, ends = self._midnight(day), self._midnight(day + 1)
-            if ends <= second:
-                starts, ends = ends, self._midnight(day + 2)
-            self._last = last = min(starts, second), ends
-        return last
-
-    def _midnight(self, ordinal: int) -> int:
-        return math.floor(datetime.fromordinal(ordinal).replace(tzinfo=self._zone).timestamp())
-
-    def date_of(self, second: int) -> str:
-        """Return the local date of `second`, as `YYYY-MM-DD`."""
-        return datetime.fromtimestamp(second, self._zone).date().isoformat()
-
-
-@lru_cache(maxsize=64)
-def calendar(zone: tzinfo | None) -> Calendar:
-    """Return the shared calendar of a zone."""
-    return Calendar(zone)
-
-
 UTC = timezone(timedelta(0), "UTC")
 """Zone of policies without a daily budget."""
 
 UNLIMITED = Policy(
     qps=None, pause_min=0, pause_max=0, concurrency=None, adapt=False, max_requests_per_day=0, max_pages_per_day=0,
-    breaker=False, zone=UTC,
+    breaker=False, timezone=UTC,
 )  # fmt: skip
 """Policy without any limit: the base of components that enforce a single rule."""
+
+OVERRIDABLE = {name: each.kind for name, each in settings_of(Policy).items() if PER_HOST in each.marks}
+"""Limits that a user can override for a host at run time, and the type of each."""
+
+
+@lru_cache(maxsize=1024)
+def overridden(policy: Policy, limits: tuple[tuple[str, float | None], ...]) -> Policy:
+    """Return the policy with the overrides applied.
+
+    Overrides that have become invalid because the settings changed are skipped.
+    """
+    try:
+        return changed(policy, limits)
+    except PolicyError:
+        for limit in (*limits, *limits):  # two passes, because a limit may become valid only after another
+            try:
+                policy = changed(policy, (limit,))
+            except PolicyError:
+                continue
+        return policy
+
+
+def changed(policy: Policy, limits: tuple[tuple[str, float | None], ...]) -> Policy:
+    """Return the policy with other limits. Raises PolicyError for one that is unknown or out of range."""
+    changes: dict[str, float | None] = {}
+    for name, value in limits:
+        if name not in OVERRIDABLE:
+            raise PolicyError(f"{name} cannot be changed while running. These can: {', '.join(OVERRIDABLE)}.")
+        is_whole = OVERRIDABLE[name] is int and isinstance(value, float) and value.is_integer()
+        changes[name] = int(value) if is_whole and value is not None else value
+    return policy.replace(**changes)
 
 
 class Policies:

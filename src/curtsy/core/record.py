@@ -1,10 +1,8 @@
-"""Base class of stored records, and statistics of fetches and limiters."""
+"""Base class of stored records, and the record of a fetch."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -48,12 +46,12 @@ class StatsFields(msgspec.Struct, frozen=True):
     """Value with mapping access: `stats["total_requests"]`, `dict(stats)`."""
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self.__struct_fields__:
+        if name not in self.keys():
             raise KeyError(name)
         return getattr(self, name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.__struct_fields__)
+        return iter(self.keys())
 
     def keys(self) -> tuple[str, ...]:
         """Return the names of the fields."""
@@ -61,7 +59,7 @@ class StatsFields(msgspec.Struct, frozen=True):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON values."""
-        return {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: getattr(self, name) for name in self.keys()}
 
 
 class Share(msgspec.Struct, frozen=True, gc=False):
@@ -151,157 +149,3 @@ class FetchRecord(StatsFields, frozen=True, gc=False):
         if not fields["message"]:
             del fields["message"]
         return fields
-
-
-class LimiterStats(dict[str, Any]):
-    """Statistics of a limiter: a dict, ready for `json.dumps`, with its items as attributes."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in self:
-            raise AttributeError(name)
-        return self[name]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a plain dict of JSON values."""
-        return dict(self)
-
-
-class StatsSnapshot(LimiterStats):
-    """Snapshot of a limiter's statistics for one domain (L5)."""
-
-    domain: str
-    total_requests: int
-    delayed_requests: int
-    """Requests that waited more than 10 ms."""
-
-    total_wait_time_ms: float
-    average_wait_time_ms: float
-    """Total wait / delayed requests; 0 if none was delayed."""
-
-    last_request_time: str | None
-    """ISO 8601 time in UTC; None before the first request."""
-
-    delay_rate: float
-    """Delayed / total requests; 0 without requests."""
-
-    canceled_requests: int
-    """Waits that were cancelled or timed out."""
-
-
-DELAYED_MS = 10.0
-"""Milliseconds of wait above which a request counts as delayed (L5)."""
-
-
-class LimitStats:
-    """Counts of one domain. A count takes well under a microsecond; a snapshot is consistent."""
-
-    __slots__ = ("_canceled", "_delayed", "_last", "_lock", "_total", "_wait_ms", "domain")
-
-    def __init__(self, domain: str) -> None:
-        self.domain = domain
-        self.renew_lock()
-        self.reset()
-
-    def renew_lock(self) -> None:
-        """Replace the lock, as in a forked child, where its holder does not exist."""
-        self._lock = threading.Lock()
-
-    def reset(self) -> None:
-        """Set all counts to zero."""
-        with self._lock:
-            self._total = self._delayed = self._canceled = 0
-            self._wait_ms = 0.0
-            self._last: int | None = None
-
-    def count(self, epoch: int, waited: float = 0.0, requests: int = 1) -> None:
-        """Count admitted requests at `epoch` microseconds, after a wait of `waited` seconds."""
-        with self._lock:
-            self._total += requests
-            self._last = epoch
-            self._wait_ms += waited * 1000
-            if waited * 1000 > DELAYED_MS:
-                self._delayed += requests
-
-    def count_canceled(self) -> None:
-        """Count a wait that was cancelled or timed out."""
-        with self._lock:
-            self._canceled += 1
-
-    def last_and_canceled(self) -> tuple[int | None, int]:
-        """Return the time of the last request in microseconds since 1970 (None if none), and the cancelled waits."""
-        with self._lock:
-            return self._last, self._canceled
-
-    def snapshot(self) -> StatsSnapshot:
-        """Return a consistent snapshot of all counts."""
-        with self._lock:
-            total, delayed, wait_ms = self._total, self._delayed, self._wait_ms
-            last, canceled = self._last, self._canceled
-        return snapshot_of(self.domain, total, delayed, wait_ms, last, canceled)
-
-
-def snapshot_of(
-    domain: str, total: int, delayed: int, wait_ms: float, last: int | None, canceled: int
-) -> StatsSnapshot:  # fmt: skip
-    """Return the statistics of a domain from its counts; `last` is in microseconds since 1970."""
-    return StatsSnapshot(
-        domain=domain,
-        total_requests=total,
-        delayed_requests=delayed,
-        total_wait_time_ms=wait_ms,
-        average_wait_time_ms=wait_ms / delayed if delayed else 0.0,
-        last_request_time=None if last is None else utc_text(last),
-        delay_rate=delayed / total if total else 0.0,
-        canceled_requests=canceled,
-    )
-
-
-def utc_text(epoch: int) -> str:
-    """Return microseconds since 1970 as ISO 8601 in UTC, to the millisecond, with a final `Z`."""
-    return datetime.fromtimestamp(epoch / SECOND, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def alarming(requests: int, blocked: int, trips: int, breakers_open: int) -> tuple[str, ...]:
-    """Return the names of the active alerts (Q10).
-
-    Alerts are an open breaker, more than a tenth of the requests blocked, and more than five trips. `requests` includes
-    the blocked ones.
-    """
-    found = []
-    if breakers_open:
-        found.append("breaker_open")
-    if blocked > 0.1 * requests:
-        found.append("many_blocked")
-    if trips > 5:
-        found.append("many_trips")
-    return tuple(found)
-
-
-class TotalStats(LimiterStats):
-    """Statistics of a limiter over all domains (Q6). Omitted counts are 0."""
-
-    total_requests: int
-    """Requests to be sent, including refused ones."""
-
-    blocked_requests: int
-    """Requests refused because a breaker was open or the domain is denied."""
-
-    circuit_breaker_trips: int
-    circuit_breakers_open: int
-    domains: int
-    delayed_requests: int
-    total_wait_time_ms: float
-
-    def __init__(self, **counts: float) -> None:
-        super().__init__({**dict.fromkeys(TotalStats.__annotations__, 0), **counts})
-
-    @property
-    def alerts(self) -> tuple[str, ...]:
-        """Return the names of the active alerts (Q10)."""
-        return alarming(
-            self.total_requests, self.blocked_requests, self.circuit_breaker_trips, self.circuit_breakers_open
-        )  # fmt: skip
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields and the alerts as plain JSON values."""
-        return {**self, "alerts": list(self.alerts)}

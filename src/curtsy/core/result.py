@@ -59,6 +59,9 @@ class FetchResult(msgspec.Struct, frozen=True, gc=False):
     redirected_by: tuple[str, ...] = ()
     """URLs that redirected the fetch, in order; the last redirected to `final_url`."""
 
+    cause: str = ""
+    """Cause of a failed request in a few words, such as `connection refused`; else empty."""
+
     def __bool__(self) -> bool:
         return self.ok
 

@@ -469,7 +469,7 @@ def _parse_warnings(lines: list[str]) -> list[ParseWarning]:
             message = "no field that is known; ignored" if line.strip(WHITE) else ""
         elif known is _AGENT:
             in_group = True
-            message = "" if _agent_token(value) else "no product token, so these rules are nobody's"
+            message = "" if _agent_token(value) else "no product token, so these rules apply to no crawler"
         else:
             message = _parse_warning(known, value, in_group)
         written = line.strip(WHITE).partition(":")[0].rstrip(WHITE).lower()

@@ -9,7 +9,7 @@ import msgspec
 
 from curtsy.core import messages
 from curtsy.core.amendment import CrawlDelay
-from curtsy.core.decision import Late, No
+from curtsy.core.decision import Late
 from curtsy.core.effects import Admitted, Amend, Claim, Effect, Hold, Learn, PutBack, Release, Remember, Send, Settle
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.fetch_state import (
@@ -20,6 +20,7 @@ from curtsy.core.fetch_state import (
     Again,
     FetchState,
     Refusal,
+    admission,
     agent_only,
     entrance,
     is_another,
@@ -70,7 +71,7 @@ def rules_for(
         if found.body is not None and claim.rules is not None and claim.rules.text:
             # The Crawl-delay of the old file ends. `heed()` records that of the new file for each agent.
             yield Amend(policy.key_for(url.domain), policy, CrawlDelay(None, url.origin))
-        rules: Rules = yield Learn(url.origin, policy, found.body, found.why, found.part)
+        rules: Rules = yield Learn(url.origin, policy, found.body, found.why, found.part, found.no_answer)
         return rules
 
 
@@ -99,6 +100,9 @@ class Found(msgspec.Struct, frozen=True, gc=False):
     part: bytes = b""
     """Received part of an incomplete body (C21)."""
 
+    no_answer: str = ""
+    """Why the origin gave no response at all; empty after any response."""
+
 
 NO_FILE = Found(b"")
 
@@ -111,37 +115,27 @@ def _robots_txt(
     A refusal also applies to the page: the host may not be contacted. `Known` or `Busy`: another process has fetched
     the file during a long wait, or is fetching it. `Again`: the settings have changed.
     """
-    first = url = parse_url(request.url.origin + "/robots.txt")
+    world, origin = state.world, request.url.origin
+    first = url = parse_url(origin + "/robots.txt")
     headers = own_headers(Headers(agent_only(request.headers)), request.url, state.policies)
-    claimed_at = state.world.now()
+    claimed_at = world.now()
     redirects = 0
     while redirects <= ROBOTS_REDIRECTS:
         if isinstance(url, InvalidUrl):
             return NO_FILE  # RFC 9309, 2.3.1.3: unavailable, so everything is allowed
-        is_own = url.origin == request.url.origin
+        is_own = url.origin == origin
         there = policy if is_own else state.policies.of(url.domain)
-        if there.denied and is_own:
-            return Refusal(Reason.DOMAIN_DENIED, messages.denied(request.url))
-        if not is_own and (why := (yield from _barred(url, headers, there, state))):
-            # Unreachable, not absent: another process with other settings may be able to request it.
-            return Found(None, f"{url.text}, where it redirects to, is not to be asked for: {why}")
-        is_guest = not is_own and state.world.is_foreign(request.url, url)
-        way = entrance(url, there, state, robots=True, first=is_own, guest=is_guest)
-        asked_at = state.world.now()
-        ticket: Admitted | No | Late = way if isinstance(way, Late) else (yield way)
-        if isinstance(ticket, NOT_ADMITTED):
-            state.waited += state.world.now() - asked_at
-            if is_own or isinstance(ticket, Late):
-                return not_admitted(url, there, ticket)
-            return Found(None, f"{url.text}, where it redirects to, may not be asked now")
-        state.waited += ticket.waited
-        if ticket.waited and is_another(state.world.policies, url, there):
-            yield PutBack(ticket)
-            return AGAIN
+        refused = yield from _refused(request, url, headers, there, state)
+        if refused is not None:
+            return refused
+        is_guest = not is_own and world.is_foreign(request.url, url)
+        ticket = yield from _robots_ticket(url, there, state, is_own=is_own, is_guest=is_guest)
+        if isinstance(ticket, Found | Refusal | Again):
+            return ticket
         # The claim must last until the reply, but expire soon if this process dies.
-        if state.world.now() - claimed_at > (policy.robots_lease - policy.robots_timeout) / 2:
-            claimed_at = state.world.now()
-            held: Known | Claimed | Busy = yield Hold(request.url.origin, policy.robots_ttl, policy.robots_lease)
+        if world.now() - claimed_at > (policy.robots_lease - policy.robots_timeout) / 2:
+            claimed_at = world.now()
+            held: Known | Claimed | Busy = yield Hold(origin, policy.robots_ttl, policy.robots_lease)
             if not isinstance(held, Claimed):
                 yield PutBack(ticket)
                 return held
@@ -150,19 +144,50 @@ def _robots_txt(
         reply = yield Send(asked, there, ticket, timeout, MOST + 1, cut=True, left=state.left())
         if reply is None:
             continue
-        state.robots_requests += is_sent(reply)
-        has_run_out = is_cut_off(reply, state)
-        unheard = UNHEARD if is_sent(reply) else UNSENT
-        is_foreign = state.is_foreign or is_guest
-        outcome = classify(reply, state.world.epoch(), robots=True, foreign=is_foreign)
-        yield Settle(ticket, unheard if has_run_out else outcome)
-        if has_run_out:
+        if (yield from _settle(reply, ticket, state, is_guest=is_guest)):
             return Refusal(Reason.DEADLINE, messages.cut_off(request.url))
         found = _meant(reply, url, is_first=url is first)
         if isinstance(found, Found | Failure):
             return found
         url, redirects = found, redirects + 1
     return NO_FILE  # RFC 9309, 2.3.1.2: after five redirects it is unavailable
+
+
+def _refused(
+    request: Request, url: Url, headers: Headers, there: Policy, state: FetchState
+) -> Generator[Effect, Any, Found | Refusal | None]:
+    """Return why a robots.txt may not be requested, by the settings or the rules of another host; else None."""
+    if url.origin == request.url.origin:
+        return Refusal(Reason.DOMAIN_DENIED, messages.denied(request.url)) if there.denied else None
+    why = yield from _barred(url, headers, there, state)
+    # Unreachable, not absent: another process with other settings may be able to request it.
+    return Found(None, f"{url.text}, where it redirects to, may not be requested: {why}") if why else None
+
+
+def _robots_ticket(
+    url: Url, there: Policy, state: FetchState, *, is_own: bool, is_guest: bool
+) -> Generator[Effect, Any, Admitted | Found | Refusal | Again]:
+    """Wait for admission of a request for robots.txt; `Again` if the settings have changed meanwhile."""
+    enter = entrance(url, there, state, robots=True, first=is_own, guest=is_guest)
+    ticket = yield from admission(enter, state)
+    if isinstance(ticket, NOT_ADMITTED):
+        if is_own or isinstance(ticket, Late):
+            return not_admitted(url, there, ticket)
+        return Found(None, f"{url.text}, where it redirects to, may not be asked now")
+    if ticket.waited and is_another(state.world.policies, url, there):
+        yield PutBack(ticket)
+        return AGAIN
+    return ticket
+
+
+def _settle(reply: Reply, ticket: Admitted, state: FetchState, *, is_guest: bool) -> Generator[Effect, Any, bool]:
+    """Record the consequences of a reply; return whether the caller's deadline cut it off."""
+    was_sent, has_run_out = is_sent(reply), is_cut_off(reply, state)
+    state.robots_requests += was_sent
+    unheard = UNHEARD if was_sent else UNSENT
+    outcome = classify(reply, state.world.epoch(), robots=True, foreign=state.is_foreign or is_guest)
+    yield Settle(ticket, unheard if has_run_out else outcome)
+    return has_run_out
 
 
 def _meant(reply: Reply, url: Url, *, is_first: bool) -> Found | Failure | Url | InvalidUrl:
@@ -172,7 +197,8 @@ def _meant(reply: Reply, url: Url, *, is_first: bool) -> Found | Failure | Url |
             return reply
         if reply.reason in REFUSALS and (is_first or reply.reason in (Reason.CLOSED, Reason.DEADLINE)):
             return reply
-        return Found(None, f"{url.text} could not be fetched: {reply.detail}", reply.part)
+        no_answer = reply.detail if is_first else ""
+        return Found(None, f"{url.text} could not be fetched: {reply.detail}", reply.part, no_answer)
     if 200 <= reply.status < 300:
         return Found(whole_lines(reply.body, is_cut=not reply.is_whole))
     if reply.status == 429 or reply.status >= 500:

@@ -60,6 +60,9 @@ class Rules(Record, frozen=True, tag="rules"):
     part: bytes = b""
     """Whole lines of a later, incomplete copy: they apply, and the rest counts as unreachable (C21)."""
 
+    no_answer: str = ""
+    """Why the last attempt got no response at all; empty after any response, an error status included."""
+
     def lasts(self, now: Now) -> int | None:
         """Return the microseconds to store the record: validity plus a week, for unreachable sites (R6)."""
         return max(0, round((self.valid_until + 7 * 86_400) * SECOND) - now.epoch)
@@ -134,12 +137,18 @@ def _left(rules: Rules, second: float, ttl: float) -> float:
 
 
 def learned(
-    rules: Rules | None, now: Now, policy: Policy, body: bytes | None, why: str = "", part: bytes = b""
+    rules: Rules | None,
+    now: Now,
+    policy: Policy,
+    body: bytes | None,
+    why: str = "",
+    part: bytes = b"",
+    no_answer: str = "",
 ) -> Rules:
     """Return the record after a fetch.
 
     `body` is the file, empty after a 4xx; None if it is unreachable, with the reason in `why`. `part` is the received
-    part of an incomplete body.
+    part of an incomplete body. `no_answer` is the reason if no response came at all.
     """
     second = now.epoch / SECOND
     rules = rules or Rules()
@@ -156,6 +165,7 @@ def learned(
         claimed_by=0,
         checked_at=second,
         part=whole_lines(part, is_cut=True) or rules.part,
+        no_answer=no_answer,
     )
 
 
@@ -182,9 +192,7 @@ def agent_rules(text: bytes, user_agent: str) -> AgentRules:
 
 
 ALL_ALLOWED = Verdict(True, None, None, None, "the site has no robots.txt that can be read, so everything is allowed")
-UNREACHABLE = Verdict(
-    False, None, None, None, "the site's robots.txt cannot be had, and the settings say to wait for it"
-)
+UNREACHABLE = Verdict(False, None, None, None, "the site's robots.txt cannot be fetched, and the settings require it")
 
 
 def filters(rules: Rules, policy: Policy, user_agent: str, url: str) -> Verdict:

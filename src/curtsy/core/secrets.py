@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any
+
+import msgspec
 
 MASK = "***"
 
@@ -209,7 +212,11 @@ def masked_repr(value: object) -> str:
 
     Classes with URLs among their fields use it as `__repr__`.
     """
-    names: Iterable[str] = getattr(value, "__struct_fields__", ()) or getattr(value, "__dataclass_fields__", ())
+    if isinstance(value, msgspec.Struct):
+        names = list(value.__struct_fields__)
+    else:
+        assert is_dataclass(value)
+        names = [field.name for field in fields(value)]
     return f"{type(value).__name__}({', '.join(f'{name}={_shown(getattr(value, name))}' for name in names)})"
 
 

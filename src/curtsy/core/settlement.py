@@ -14,9 +14,8 @@ from curtsy.core.decision import Lease, Settled
 from curtsy.core.host import CLOSE, Host, fresh, in_time, offset_at, shared
 from curtsy.core.message import SECOND, Now
 from curtsy.core.outcome import Kind, Outcome
-from curtsy.core.overrides import overridden
 from curtsy.core.pace import CALM, raised, smoothed, sunk
-from curtsy.core.policy import TOKEN, Policy
+from curtsy.core.policy import TOKEN, Policy, overridden
 
 _replace = msgspec.structs.replace
 

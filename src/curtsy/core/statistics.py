@@ -11,14 +11,16 @@ the host where it ended.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from operator import attrgetter
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
 
-from curtsy.core.histogram import Distribution, Latencies, Waits
+from curtsy.core.errors import REFUSALS
 from curtsy.core.message import SECOND, Now
 from curtsy.core.record import Record, StatsFields
+
+DELAYED_MS = 10.0
+"""Milliseconds of wait above which a request counts as delayed (L5)."""
 
 MOST_HOSTS = 1000
 """Maximum number of hosts that are listed; all others are summed."""
@@ -34,6 +36,71 @@ PUBLISHED_HOSTS = 200
 
 PUBLISHED_FETCHES = 1000
 """Maximum number of fetches of these hosts that a process stores, the latest."""
+
+
+class Distribution(msgspec.Struct, frozen=True, array_like=True):
+    """Histogram of durations in seconds. Subclasses define the bounds."""
+
+    counts: tuple[int, ...] = ()
+    """Number of durations up to each bound and above the previous one, then of those above the last bound. Empty
+    without any durations."""
+
+    total: float = 0.0
+    """Sum of all durations in seconds."""
+
+    bounds: ClassVar[tuple[float, ...]] = ()
+
+    @property
+    def count(self) -> int:
+        """Return the number of durations."""
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float:
+        """Return the average in seconds; 0 without durations."""
+        return self.total / self.count if self.counts else 0.0
+
+    def quantile(self, share: float) -> float:
+        """Return the approximate duration that the given share stays under, such as `quantile(0.95)`.
+
+        Interpolates linearly between two bounds. Returns 0 without durations.
+        """
+        wanted, below = share * self.count, 0
+        for index, count in enumerate(self.counts):
+            if count and below + count >= wanted:
+                least = self.bounds[index - 1] if index else 0.0
+                most = self.bounds[min(index, len(self.bounds) - 1)]
+                return least + (most - least) * max(0.0, wanted - below) / count
+            below += count
+        return 0.0
+
+    def plus(self, other: Self, times: int = 1) -> Self:
+        """Return the sum of both; with `times=-1`, the difference to an earlier histogram."""
+        if not other.counts:
+            return self
+        mine = self.counts or (0,) * len(other.counts)
+        counts = tuple([max(0, one + times * two) for one, two in zip(mine, other.counts, strict=True)])
+        return type(self)(counts, max(0.0, self.total + times * other.total)) if any(counts) else type(self)()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the histogram as plain JSON values."""
+        return {"bounds": self.bounds, "counts": self.counts, "count": self.count, "sum": self.total}
+
+
+class Waits(Distribution, frozen=True, array_like=True):
+    """Histogram of the time that fetches spend in the queue. The first bound is the least delay that counts (L5)."""
+
+    bounds: ClassVar[tuple[float, ...]] = (
+        DELAYED_MS / 1000, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0,
+    )  # fmt: skip
+
+
+class Latencies(Distribution, frozen=True, array_like=True):
+    """Histogram of response times, with the bounds that OpenTelemetry's conventions recommend."""
+
+    bounds: ClassVar[tuple[float, ...]] = (
+        0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    )  # fmt: skip
 
 
 class Fetch(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -61,13 +128,10 @@ class Fetch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Counts(StatsFields, frozen=True, kw_only=True, omit_defaults=True):
-    """Counts of one host or of all hosts."""
+    """Counts of one host or of all hosts. The properties follow from the fields, and are also items."""
 
     fetches: int = 0
     """Fetches that ended, with or without a request."""
-
-    ok: int = 0
-    """Fetches that succeeded."""
 
     requests: int = 0
     """Requests sent to sites, including redirects and retries, without robots.txt."""
@@ -88,38 +152,55 @@ class Counts(StatsFields, frozen=True, kw_only=True, omit_defaults=True):
     revalidated: int = 0
     """Fetches served from the cache after revalidation."""
 
-    delayed: int = 0
-    """Fetches that waited more than 10 ms (L5)."""
-
-    waited: float = 0.0
-    """Seconds in the queue, over all fetches."""
-
     trips: int = 0
     """Times that a reply opened a breaker."""
 
     reasons: dict[str, int] = msgspec.field(default_factory=dict)
     """Fetches without success by `Reason`: `refused` and `failed` together."""
 
-    refused: dict[str, int] = msgspec.field(default_factory=dict)
-    """Fetches that curtsy refused to make, by `Reason`."""
-
-    failed: dict[str, int] = msgspec.field(default_factory=dict)
-    """Fetches that were made and failed, by `Reason`."""
-
     waits: Waits = Waits()
-    """Distribution of the time in the queue."""
+    """Distribution of the time in the queue, one value for each fetch."""
 
     latency: Latencies = Latencies()
     """Distribution of the duration of each fetch's last request, from its being written to the end of the answer."""
 
     @property
+    def ok(self) -> int:
+        """Return the number of fetches that succeeded."""
+        return self.fetches - sum(self.reasons.values())
+
+    @property
+    def delayed(self) -> int:
+        """Return the number of fetches that waited more than 10 ms (L5)."""
+        return sum(self.waits.counts[1:])
+
+    @property
+    def waited(self) -> float:
+        """Return the seconds in the queue, over all fetches."""
+        return self.waits.total
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """Return the fetches that curtsy refused to make, by `Reason`."""
+        return {reason: count for reason, count in self.reasons.items() if reason in _REFUSALS}
+
+    @property
+    def failed(self) -> dict[str, int]:
+        """Return the fetches that were made and failed, by `Reason`."""
+        return {reason: count for reason, count in self.reasons.items() if reason not in _REFUSALS}
+
+    @property
     def blocked(self) -> int:
         """Return the number of fetches refused because a breaker was open (Q6)."""
-        return self.refused.get("circuit_open", 0)
+        return self.reasons.get("circuit_open", 0)
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the names of the items."""
+        return *self.__struct_fields__, "ok", "delayed", "waited", "refused", "failed"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields as plain JSON values, nested ones included."""
-        return {name: _plain(getattr(self, name)) for name in self.__struct_fields__}
+        """Return all items as plain JSON values, nested ones included."""
+        return {name: _plain(getattr(self, name)) for name in self.keys()}
 
 
 class HostStatistics(Counts, frozen=True, kw_only=True, omit_defaults=True):
@@ -356,24 +437,24 @@ def _trimmed(hosts: list[HostStatistics]) -> tuple[HostStatistics, ...]:
     )
 
 
-_NUMBERS = tuple(field.name for field in msgspec.structs.fields(Counts) if field.type in (int, float))
-_MAPPINGS = ("reasons", "refused", "failed")
-_numbers = attrgetter(*_NUMBERS)
+NUMBERS = tuple(field.name for field in msgspec.structs.fields(Counts) if field.type is int)
+"""Fields of `Counts` that are numbers."""
+
+_REFUSALS = frozenset(reason.value for reason in REFUSALS)
 
 
 def _added(one: Counts, two: Counts, times: int = 1) -> dict[str, Any]:
     """Return the sum of two counts; with `times=-1`, their difference, at least 0."""
-    both = zip(_NUMBERS, _numbers(one), _numbers(two), strict=True)
-    fields: dict[str, Any] = {name: max(0, mine + times * theirs) for name, mine, theirs in both}
-    for name in _MAPPINGS:
-        mine, theirs = getattr(one, name), getattr(two, name)
-        if theirs:
-            counts = {key: mine.get(key, 0) + times * theirs.get(key, 0) for key in {**mine, **theirs}}
-            mine = {key: count for key, count in counts.items() if count > 0}
-        fields[name] = mine
-    fields["waits"] = one.waits.plus(two.waits, times)
-    fields["latency"] = one.latency.plus(two.latency, times)
-    return fields
+    reasons = one.reasons
+    if two.reasons:
+        counts = {each: reasons.get(each, 0) + times * two.reasons.get(each, 0) for each in {**reasons, **two.reasons}}
+        reasons = {each: count for each, count in counts.items() if count > 0}
+    return {
+        **{name: max(0, getattr(one, name) + times * getattr(two, name)) for name in NUMBERS},
+        "reasons": reasons,
+        "waits": one.waits.plus(two.waits, times),
+        "latency": one.latency.plus(two.latency, times),
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -385,3 +466,19 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _plain(each) for name, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def alarming(requests: int, blocked: int, trips: int, breakers_open: int) -> tuple[str, ...]:
+    """Return the names of the active alerts (Q10).
+
+    Alerts are an open breaker, more than a tenth of the requests blocked, and more than five trips. `requests` includes
+    the blocked ones.
+    """
+    found = []
+    if breakers_open:
+        found.append("breaker_open")
+    if blocked > 0.1 * requests:
+        found.append("many_blocked")
+    if trips > 5:
+        found.append("many_trips")
+    return tuple(found)

@@ -11,17 +11,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from curtsy.core.errors import CurtsyError
-from curtsy.crawling.frontier.protocol import AsyncFrontier, Claimed, Deferred, Done, Ending, Failed, Found, Lapsed
-from curtsy.crawling.job_values import TOTALS, pages_in, totals_of
-from curtsy.crawling.outputs import Archive, Counted, Output, Stream, Written
-from curtsy.crawling.page import CrawledPage, Skipped
-from curtsy.crawling.progress import Totals
+from curtsy.crawling.frontier.protocol import AsyncFrontier, Deferred, Done, Ending, Lapsed
+from curtsy.crawling.jobs import TOTALS, pages_in, totals_of
+from curtsy.crawling.outputs.protocol import Archive, Counted, Output, Stream, Written
+from curtsy.crawling.progress import CrawlTotals
+from curtsy.crawling.results import MOST_LINKS, Finished, SkippedUrl
 from curtsy.system.log import LibraryLogger, library_logger
 from curtsy.system.threads import in_thread
 
@@ -29,76 +29,14 @@ _log: LibraryLogger = library_logger("crawl")
 
 T = TypeVar("T")
 
-MOST_LINKS = 1000
-"""Maximum number of links added in one call. If a page has more, its links are added in chunks before the page is
-written, so that other tasks run in between. After a kill, the page is fetched again and its links are known already."""
-
 MOST_LEFT = 10_000
 """Maximum number of remembered URLs of seeds that are not fetched."""
 
 TOO_MANY_LINKS = "too_many_links"
 """Reason code for dropped links: the page exceeds the link limit or takes too long to parse."""
 
-LARGE = 1_000_000
-"""Body size in bytes above which a page is written in a thread, so that the event loop is not blocked."""
 
-
-class Finished(msgspec.Struct):
-    """Result of one claim."""
-
-    claimed: Claimed
-    end: Done | Failed | Deferred
-    found: Sequence[Found] = ()
-    page: CrawledPage | None = None
-    skipped: Sequence[Skipped] = ()
-    """URLs without a page: the claimed URL itself and links outside the scope."""
-
-    learned: tuple[str, Mapping[str, str]] = ("", {})
-    """Origin, and hrefs on its pages that need no further check once this claim is written. Each href maps to its
-    link."""
-
-    notes: Mapping[str, Any] = {}
-    is_redirect: bool = False
-    """True if the response only redirects to another URL."""
-
-    links_cut: int = 0
-    """Minimum number of links of the page that were dropped."""
-
-    redirect: CrawledPage | None = None
-    """Response of a redirect or of a failed redirect. It is not a page, but archives store it."""
-
-    more_left_out: Mapping[str, int] = {}
-    """Number of links outside the scope beyond those in `skipped`, by reason."""
-
-    bytes: int = 0
-    """Body bytes received over the network, including bodies that are not stored."""
-
-    heard_at: float | None = None
-    """Time at which the seconds in `end` start to count. None: they count from the time of writing."""
-
-    @property
-    def is_large(self) -> bool:
-        """Return whether writing it takes long."""
-        page = self.page
-        size = len(self.skipped) if page is None else len(self.skipped) + len(page.links)
-        return size > MOST_LINKS or (page is not None and len(page.body) > LARGE)
-
-    def ending(self, now: float) -> Ending:
-        """Return it as an ending for the frontier. The ending's seconds count from `now`."""
-        end = self.end
-        if self.heard_at is not None:
-            age = now - self.heard_at
-            match end:
-                case Done(after) if after:
-                    end = Done(max(0.0, after - age))
-                case Failed(reason, after) if after:
-                    end = Failed(reason, max(0.0, after - age))
-                case Deferred(seconds, last) if seconds:
-                    end = Deferred(max(0.0, seconds - age), last)
-        return Ending(self.claimed, end, self.found, self.page is not None)
-
-
-def counted(totals: Totals, batch: Sequence[Finished], seconds: float) -> Totals:
+def counted(totals: CrawlTotals, batch: Sequence[Finished], seconds: float) -> CrawlTotals:
     """Return the totals after a batch is written."""
     skipped, failed, left_out = dict(totals.skipped), dict(totals.failed), dict(totals.left_out)
     new = msgspec.structs.replace(totals, skipped=skipped, failed=failed, left_out=left_out, seconds=seconds)
@@ -139,7 +77,7 @@ class Committer:
         """True if the outputs may hold more than the frontier has recorded."""
         self._handed: set[tuple[str, int]] = set()
         """Entries written to a stream but not committed yet: output name and claim ticket."""
-        self.totals = self.before = Totals()
+        self.totals = self.before = CrawlTotals()
         """Work of the job over all its runs, and before this run."""
         self.left: dict[str, str] = {}
         """Seeds that are invalid URLs or forbidden by the settings of this run, each with its reason. At most
@@ -194,7 +132,7 @@ class Committer:
         """Put back URLs that will not be written in this run."""
         await self._frontier.conclude([Ending(each.claimed, Deferred(0.0)) for each in batch])
 
-    def leave(self, seed: Skipped) -> None:
+    def leave(self, seed: SkippedUrl) -> None:
         """Report to the outputs a seed that is not requested in this run."""
         self._left[seed.reason] += 1
         if len(self.left) < MOST_LEFT:
@@ -202,7 +140,7 @@ class Committer:
         for output in self._outputs:
             output.skipped(seed)
 
-    def final(self, elapsed: float) -> Totals:
+    def final(self, elapsed: float) -> CrawlTotals:
         """Return the totals at the end of a run, including skipped seeds. `elapsed` is in seconds."""
         skipped = dict(self.totals.skipped)
         for reason, count in self._left.items():
@@ -241,7 +179,7 @@ class Committer:
         valid = await self._frontier.keep([finished.claimed for finished in batch])
         if not all(valid):
             _log.warning(
-                "This process stood still, or was cut off from its server, for longer than its lease, and others took "
+                "This process was suspended, or disconnected from its server, for longer than its lease. Others took "
                 f"over: {valid.count(False)} of {len(valid)} URLs are left to them."
             )
         return list(itertools.compress(batch, valid))
@@ -265,7 +203,7 @@ class Committer:
         self._handed.clear()
         self.totals = totals
 
-    def _put(self, batch: Sequence[Finished], seconds: float) -> tuple[Totals, dict[str, Any]]:
+    def _put(self, batch: Sequence[Finished], seconds: float) -> tuple[CrawlTotals, dict[str, Any]]:
         """Write a batch to the outputs; return the new totals and the end of each output."""
         totals = counted(self.totals, batch, seconds)
         states = {}

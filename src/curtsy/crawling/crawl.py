@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from curtsy.client import AsyncClient
+from curtsy.client import AsyncClient, session_of
 from curtsy.core.errors import CurtsyError, PolicyError
 from curtsy.core.message import SECOND
 from curtsy.core.messages import span
@@ -18,13 +18,22 @@ from curtsy.crawling.crawler import Crawler
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.protocol import AsyncFrontier, HostQueue, host_of
 from curtsy.crawling.frontier.worker_id import WorkerId
-from curtsy.crawling.job_values import check_seeds, pages_in
+from curtsy.crawling.jobs import check_seeds, pages_in
 from curtsy.crawling.options import CrawlOptions
-from curtsy.crawling.outputs import Output
-from curtsy.crawling.page import CrawledPage
-from curtsy.crawling.progress import Plan, Snapshot, Summary, Totals, gap_of, pages_left, plan
+from curtsy.crawling.outputs.protocol import Output
+from curtsy.crawling.progress import (
+    CrawlPlan,
+    CrawlSnapshot,
+    CrawlSummary,
+    CrawlTotals,
+    RateMeter,
+    gap_of,
+    pages_left,
+    plan,
+    time_left,
+)
 from curtsy.crawling.publisher import CrawlPublisher
-from curtsy.crawling.rate_meter import RateMeter, time_left
+from curtsy.crawling.results import CrawledPage
 from curtsy.crawling.seeds import Given, Seeds
 from curtsy.system.log import LibraryLogger, library_logger
 from curtsy.system.threads import Once
@@ -50,16 +59,17 @@ class AsyncCrawl:
         lease: float | None = None,
         who: WorkerId | None = None,
         owns_client: bool = False,
-        on_progress: Callable[[Snapshot], None] | None = None,
+        on_progress: Callable[[CrawlSnapshot], None] | None = None,
     ) -> None:
         """Create a crawl. With a shared frontier, `lease` is the lease of a URL in seconds and `who` identifies this
         worker."""
         self._on_progress = on_progress
         self.options = options
         self.client = client
+        self._session = session_of(client)
         self.frontier = frontier
         self._seeds = seeds if isinstance(seeds, Seeds) else Seeds(seeds)
-        self.summary: Summary | None = None
+        self.summary: CrawlSummary | None = None
         """Result of the crawl; None before its end."""
         self._job = job
         self._lease = lease
@@ -67,9 +77,9 @@ class AsyncCrawl:
         self._owns_client = owns_client
         name = "" if who is None else f":{who.name}"
         self._committer = Committer(frontier, outputs, name)
-        self._crawler = Crawler(self._seeds, options, client, frontier, self._committer, lease, job)
+        self._crawler = Crawler(self._seeds, options, self._session, frontier, self._committer, lease, job)
         self._meter = RateMeter()
-        self._bulletin = CrawlPublisher(client, job, name, lambda: self.seeds, self.snapshot)
+        self._publisher = CrawlPublisher(self._session, job, name, lambda: self.seeds, self.snapshot)
         self._queues: list[HostQueue] = []
         """Host queues at the last snapshot. After the end: the remaining queues."""
         self._main: asyncio.Task[None] | None = None
@@ -83,7 +93,7 @@ class AsyncCrawl:
         return self._seeds.head
 
     @property
-    def totals(self) -> Totals:
+    def totals(self) -> CrawlTotals:
         """Return the work of the job over all its runs."""
         return self._committer.totals
 
@@ -97,7 +107,7 @@ class AsyncCrawl:
         """Return whether other workers may work on the same job."""
         return self._lease is not None
 
-    async def run(self) -> Summary:
+    async def run(self) -> CrawlSummary:
         """Crawl to the end. Pages go to the outputs only.
 
         Raises NotWritten or StoreError if an output or the crawl's state could not be written for `patience` seconds.
@@ -125,37 +135,37 @@ class AsyncCrawl:
         try:
             while True:
                 while (finished := results.take()) is None and not main.done():
-                    results.news.clear()
-                    await results.news.wait()
+                    results.changed.clear()
+                    await results.changed.wait()
                 if finished is None:
                     break
                 assert finished.page is not None
                 try:
                     yield finished.page
                 finally:  # a consumer that breaks off has received the page
-                    results.dealt_with(finished)
+                    results.accept(finished)
                     self._crawler.wake()
         finally:
             if not main.done():  # pages without a consumer go back to the frontier at once
                 self._stop_at_once()
             await asyncio.shield(main)
 
-    async def plan(self) -> Plan:
+    async def plan(self) -> CrawlPlan:
         """Estimate pages and time before the start, without any request.
 
         Raises PolicyError if the job began with other seeds.
         """
         self._check_open()
         notes = await self._checked_notes()
-        policies = self.client.policies
-        now = await self.client.store.now()
+        policies = self._session.policies
+        now = await self._session.store.now()
         allowed: int | None = 0
         gaps, overall = [], UNLIMITED
         for host in dict.fromkeys(host_of(seed) for seed in self.seeds):
             policy = policies.of(host)
             if policy.global_rate:
                 overall = policies.overall
-            record = await self.client.store.read(policy.key_for(host))
+            record = await self._session.store.read(policy.key_for(host))
             gaps.append(gap_of(policy, 0.0 if record is None else record.crawl_delay / SECOND))
             left = pages_left(policy, record, now)
             allowed = None if left is None or allowed is None else allowed + left
@@ -164,33 +174,33 @@ class AsyncCrawl:
             pages = max(0, pages - pages_in(notes))
         return plan(pages, gaps, overall, allowed)
 
-    async def snapshot(self, hosts: int = 50) -> Snapshot:
+    async def snapshot(self, hosts: int = 50) -> CrawlSnapshot:
         """Return the progress, with the state of at most `hosts` hosts."""
         if not self._is_closed:
             self._queues = await self.frontier.busiest(hosts)
-        return self._as_seen(hosts)
+        return self.last_snapshot(hosts)
 
-    def _as_seen(self, hosts: int = 50) -> Snapshot:
-        """Return the progress, with the host queues of the last snapshot."""
+    def last_snapshot(self, hosts: int = 50) -> CrawlSnapshot:
+        """Return the progress without awaiting, with the host queues of the last snapshot."""
         crawler, counts = self._crawler, self._crawler.counts
-        now, is_over = self.client.timers.now(), self.summary is not None
+        now, is_over = self._session.timers.now(), self.summary is not None
         queues = self._queues
         most, patience = self.options.max_pages, self.options.patience
         if most is not None:
             most = max(0, most - self._committer.pages)
         rate = self._meter.rate(now, self.totals.pages)
-        left = time_left(counts.queued, most, queues, self.client.policies, rate, patience)
-        return Snapshot(
+        left = time_left(counts.queued, most, queues, self._session.policies, rate, patience)
+        return CrawlSnapshot(
             state=self._state(),
             totals=self.totals,
             queued=counts.queued,
-            in_flight=crawler.visits.on_wire,
-            hosts_seen=max(counts.hosts, crawler.visits.hosts.count()),
+            in_flight=crawler.fetches.on_wire,
+            hosts_seen=max(counts.hosts, crawler.fetches.hosts.count()),
             rate=rate,
             elapsed=now - crawler.began_at,
             time_left=None if is_over else left,
             waiting_for=self._waiting_for(),
-            hosts=crawler.visits.hosts.progress(queues, now, hosts),
+            hosts=crawler.fetches.hosts.progress(queues, now, hosts),
             before=self._committer.before if self._committer.before.seconds else None,
         )
 
@@ -204,13 +214,13 @@ class AsyncCrawl:
     def _waiting_for(self) -> str | None:
         if self._crawler.trouble is not None:
             return self._crawler.trouble
-        visits, queued = self._crawler.visits, self._crawler.counts.queued
-        if not queued and not visits.on_wire and (again := visits.to_be_repeated()):
-            return f"{again} {'URL is' if again == 1 else 'URLs are'} to be asked for again when the site allows"
+        fetches, queued = self._crawler.fetches, self._crawler.counts.queued
+        if not queued and not fetches.on_wire and (again := fetches.waiting_to_retry()):
+            return f"{again} {'URL is' if again == 1 else 'URLs are'} requested again when the site allows"
         wait = self._crawler.waits_for() if self._state() == "waiting" else None
-        return None if wait is None else f"the next host may be asked in {span(wait)}"
+        return None if wait is None else f"next host in {span(wait)}"
 
-    async def snapshots(self, every: float = 1.0) -> AsyncGenerator[Snapshot, None]:
+    async def snapshots(self, every: float = 1.0) -> AsyncGenerator[CrawlSnapshot, None]:
         """Yield the progress every `every` seconds until the crawl has ended."""
         while self.summary is None and not self._is_closed:
             yield await self.snapshot()
@@ -220,12 +230,12 @@ class AsyncCrawl:
                 await asyncio.wait([self._main], timeout=every)
         yield await self.snapshot()
 
-    def stop(self, why: str = "stopped") -> None:
+    def stop(self) -> None:
         """Send no more requests, finish those in flight, and keep all other URLs for a later run.
 
         A second call also cancels the requests in flight.
         """
-        self._crawler.stop(why)
+        self._crawler.stop()
 
     def _stop_at_once(self) -> None:
         self.stop()
@@ -235,7 +245,7 @@ class AsyncCrawl:
         """End the crawl in any state and release its resources. Idempotent."""
         if self._main is not None:
             if not self._main.done():
-                self._crawler.abandon("stopped")
+                self._crawler.abandon()
             await asyncio.wait([self._main])
             error = None if self._main.cancelled() else self._main.exception()
             if error is not None and not isinstance(error, CurtsyError):
@@ -261,7 +271,7 @@ class AsyncCrawl:
                     await self._shut()
                     raise
                 self._main = asyncio.ensure_future(self._crawl())
-                self._main.add_done_callback(lambda _: self._crawler.results.news.set())
+                self._main.add_done_callback(lambda _: self._crawler.results.changed.set())
             return self._main
 
     async def _checked_notes(self) -> dict[str, Any]:
@@ -273,18 +283,18 @@ class AsyncCrawl:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise PolicyError("This crawl is closed. Make another one; with the same job it goes on.")
+            raise PolicyError("This crawl is closed. Create another one; with the same job it resumes.")
 
     async def _crawl(self) -> None:
         """Crawl, and publish the progress meanwhile."""
-        tasks = [asyncio.ensure_future(each) for each in (self._measure(), self._bulletin.run())]
+        tasks = [asyncio.ensure_future(each) for each in (self._measure(), self._publisher.run())]
         try:
             self.summary = await self._crawler.run()
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._bulletin.tell(is_over=True)
+            await self._publisher.tell(is_over=True)
             await self._shut()
             await self._report()
         if self._crawler.failure is not None:
@@ -292,7 +302,7 @@ class AsyncCrawl:
 
     async def _measure(self) -> None:
         while True:
-            self._meter.mark(self.client.timers.now(), self.totals.pages)
+            self._meter.mark(self._session.timers.now(), self.totals.pages)
             await self._report()
             await asyncio.sleep(1.0)  # real time, because people watch the progress
 

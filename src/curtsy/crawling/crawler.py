@@ -6,7 +6,7 @@
     Results          the results until they may be written (results.py)
     Committer        writes outputs and frontier together (committer.py)
     Seeds            the start URLs, read while the crawl runs (seeds.py)
-    Wakeup           wakes the loop (wakeup.py)
+    Wakeup           wakes the loop (event_loop.py)
 
 Results are written before more URLs are claimed, so a kill repeats only the requests in flight. Admission alone decides
 when a host may be requested. A URL that is not due is put back with the time that admission returned, and occupies no
@@ -20,23 +20,22 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from curtsy.client import AsyncClient
 from curtsy.core.errors import CurtsyError, NotWritten, PolicyError, Reason
 from curtsy.core.message import MAX_URL, Url, parse_url
-from curtsy.core.messages import span
-from curtsy.crawling.committer import Committer, Finished
+from curtsy.core.messages import crawl_end, reached, span
+from curtsy.crawling.committer import Committer
+from curtsy.crawling.event_loop import Wakeup
 from curtsy.crawling.filters import Filters
 from curtsy.crawling.frontier.protocol import LEASE, AsyncFrontier, Claimed, Counts, Deferred, Found
-from curtsy.crawling.job_values import ENDED, SCOPE, SEEDS, SITEMAPS, check_seeds, seeds_of, widen
+from curtsy.crawling.jobs import ENDED, SCOPE, SEEDS, SITEMAPS, check_seeds, seeds_of, widen
 from curtsy.crawling.options import CrawlOptions
-from curtsy.crawling.page import Skipped
-from curtsy.crawling.progress import Summary
+from curtsy.crawling.progress import CrawlSummary, Ended
 from curtsy.crawling.quota import Quota
 from curtsy.crawling.reader import SEED_PRIORITY, is_in_reserve, moment
-from curtsy.crawling.results import Results
-from curtsy.crawling.running_fetches import MAX_WAIT, SETTLING, SUSPECT, RunningFetch, RunningFetches, longest_line
-from curtsy.crawling.seeds import HEAD, Seeds, canonical
-from curtsy.crawling.wakeup import Wakeup
+from curtsy.crawling.results import Finished, Results, SkippedUrl
+from curtsy.crawling.running_fetches import MAX_WAIT, SETTLING, SUSPECT, RunningFetch, RunningFetches, longest_queue
+from curtsy.crawling.seeds import HEAD, Seeds, canonical, no_seeds
+from curtsy.engine.session import Session
 from curtsy.system.log import LibraryLogger, library_logger
 
 _log: LibraryLogger = library_logger("crawl")
@@ -62,7 +61,7 @@ SHARED_LOOK = 1.0
 RESERVED = 0.5
 """Seconds for which a sitemap that may not be needed is put back."""
 
-FIRST_TROUBLE, LONGEST_TROUBLE = 1.0, 30.0
+FIRST_RETRY, LONGEST_RETRY = 1.0, 30.0
 """First and longest delay in seconds before a retry after a full disk or a lost server."""
 
 
@@ -73,7 +72,7 @@ class Crawler:
         self,
         seeds: Seeds,
         options: CrawlOptions,
-        client: AsyncClient,
+        session: Session,
         frontier: AsyncFrontier,
         committer: Committer,
         lease: float | None,
@@ -83,7 +82,7 @@ class Crawler:
         memory."""
         self._seeds = seeds
         self._options = options
-        self._client = client
+        self._session = session
         self._frontier = frontier
         self._committer = committer
         self._lease = lease
@@ -93,26 +92,28 @@ class Crawler:
         """Seeds that were taken but are not queued yet."""
         self._is_begun = False
         """True once the first seeds have defined the scope."""
-        self._timers = client.timers
+        self._timers = session.timers
         self._quota = Quota(options.max_pages_per_host)
-        self.filters = Filters(options, client, frontier, self._wanted_pages)
+        self.filters = Filters(options, session, frontier, self._wanted_pages)
         if seeds.head:
             self.filters.begin(seeds.head)
         self.results = Results()
-        self.visits = RunningFetches(
-            client, self.filters, self._quota, self.results, self.wake, frontier.locate,
+        self.fetches = RunningFetches(
+            session, self.filters, self._quota, self.results, self.wake, frontier.locate,
             places=options.max_concurrent, is_shared=lease is not None,
         )  # fmt: skip
-        self._wakeup = Wakeup(client.timers, lambda: not self.visits.starting and not self.visits.on_wire)
+        self._wakeup = Wakeup(session.timers, lambda: not self.fetches.starting and not self.fetches.on_wire)
         self.counts = Counts(0, 0, 0, 0, 0)
-        self.stopping: str | None = None
+        self.stopping: Ended | None = None
         """Reason for the stop; None if it was not stopped."""
         self.trouble: str | None = None
         """Message of the error that prevents writing; None if there is no error."""
         self.failure: CurtsyError | None = None
         """Error that ended the crawl before all results were written. Unwritten URLs are not done."""
         self.began_at = self._looked_at = self._renewed_at = self._timers.now()
-        self._stop_by = 0.0
+        self._stop_by = self._failing_since = 0.0
+        self._failed_turns = 0
+        """Number of consecutive turns that failed since `_failing_since`."""
         self._is_abandoned = False
         """True if the pages have no consumer any more."""
         self._due: float | None = 0.0
@@ -121,7 +122,7 @@ class Crawler:
     @property
     def is_idle(self) -> bool:
         """Return whether there are neither running fetches nor pages that wait for their consumer."""
-        return not self.visits and not self.results.holds()
+        return not self.fetches and not self.results.holds()
 
     def waits_for(self) -> float | None:
         """Return the seconds until the next host is due; None if one is due now or no URL is left."""
@@ -129,19 +130,19 @@ class Crawler:
 
     def wake(self) -> None:
         """Wake the loop."""
-        self._wakeup.ring()
+        self._wakeup.wake()
 
-    def stop(self, why: str) -> None:
+    def stop(self) -> None:
         """Send no more requests and finish those in flight. A second call cancels these."""
         self._stop_by = self._timers.now() + GRACE if self.stopping is None else 0.0
-        self.stopping = why
-        self._wakeup.ring_from_anywhere()
+        self.stopping = Ended.STOPPED
+        self._wakeup.wake_from_any_thread()
 
-    def abandon(self, why: str) -> None:
+    def abandon(self) -> None:
         """Stop without waiting for a consumer. Pages that were yielded count as consumed."""
         self._is_abandoned = True
-        self.results.all_dealt_with()
-        self.stop(why)
+        self.results.accept_all()
+        self.stop()
 
     async def open(self) -> None:
         """Resume outputs and frontier, or begin with the seeds."""
@@ -150,7 +151,7 @@ class Crawler:
         await self._frontier.note({ENDED: ""})
         if self._seeds.head:
             await self._begin(self._seeds.head)
-        self._seeds.start(self._wakeup.ring_from_anywhere)
+        self._seeds.start(self._wakeup.wake_from_any_thread)
         await self._feed()
         self.counts = await self._frontier.counts()
         self.began_at = self._looked_at = self._renewed_at = self._timers.now()
@@ -161,9 +162,7 @@ class Crawler:
         self.filters.begin(head)
         if (old := self._notes.get(SCOPE)) is not None:
             for change in self.filters.scope.changes(old):
-                _log.warning(
-                    f"The crawl goes on with another scope: {change}. What was left out before stays left out."
-                )
+                _log.warning(f"The crawl resumes with another scope: {change}. URLs skipped before stay skipped.")
             widen(self.filters.scope, self._notes)
         seeds = list(dict.fromkeys([*seeds_of(self._notes), *head]))[:HEAD]
         await self._frontier.note({SCOPE: self.filters.scope.as_plain(), SEEDS: seeds})
@@ -197,8 +196,8 @@ class Crawler:
         try:
             return canonical(seed)
         except PolicyError as error:
-            at = moment(self._client.epoch())
-            self._committer.leave(Skipped(seed[:MAX_URL], str(Reason.INVALID_URL), str(error), at=at))
+            at = moment(self._session.epoch())
+            self._committer.leave(SkippedUrl(seed[:MAX_URL], str(Reason.INVALID_URL), str(error), at=at))
             return None
 
     def _wanted_pages(self) -> int | None:
@@ -213,19 +212,18 @@ class Crawler:
         for seed in urls:
             url = parse_url(seed)
             assert isinstance(url, Url)
-            refusal = self._client.refuses(url)
+            refusal = self._session.refusal(url)
             if refusal is None:
                 wanted.append(seed)
                 self.filters.scope.admit(seed)
             else:
                 reason, message = refusal
-                self._committer.leave(Skipped(seed, str(reason), message, at=moment(self._client.epoch())))
+                self._committer.leave(SkippedUrl(seed, str(reason), message, at=moment(self._session.epoch())))
         return wanted
 
-    async def run(self) -> Summary:
+    async def run(self) -> CrawlSummary:
         """Crawl to the end."""
-        self._wakeup.hang()
-        times, since = 0, 0.0
+        self._wakeup.bind()
         try:
             while True:
                 try:
@@ -233,73 +231,66 @@ class Crawler:
                 except PolicyError:
                     raise
                 except CurtsyError as error:  # full disk or lost server: finished results are kept
-                    times, since = times + 1, since if times else self._timers.now()
-                    left = self._options.patience - (self._timers.now() - since)
-                    if self._options.max_time is not None:
-                        left = min(left, self._options.max_time - self._elapsed())
-                    is_lasting = isinstance(error, NotWritten) and error.is_lasting
-                    if left <= 0 or is_lasting or self.stopping is not None:
-                        return await self._break_off(error, "not_written" if is_lasting else "later")
-                    if times == 2:  # a slow reader recovers often: the first failure is not logged
-                        _log.warning(f"{error} The crawl pauses for {span(left)} at most, and goes on when it can.")
-                    self.trouble = str(error)
-                    with contextlib.suppress(CurtsyError):
-                        await self._renew()
-                    await self._wakeup.sleep(min(FIRST_TROUBLE * 2 ** min(times - 1, 10), LONGEST_TROUBLE, left))
+                    if (broken_off := await self._wait_out(error)) is not None:
+                        return await self._break_off(error, broken_off)
                     continue
-                times, self.trouble = 0, None
+                self._failed_turns, self.trouble = 0, None
                 if ended is not None:
                     return await self._summary(ended)
         finally:
-            self._wakeup.take_down()
-            await self.visits.call_off()
+            self._wakeup.unbind()
+            await self.fetches.cancel_all()
 
-    async def _break_off(self, error: CurtsyError, ended: str) -> Summary:
+    async def _wait_out(self, error: CurtsyError) -> Ended | None:
+        """Wait before the retry of a turn that failed; return the reason for the end if it is not retried."""
+        now = self._timers.now()
+        if not self._failed_turns:
+            self._failing_since = now
+        self._failed_turns += 1
+        left = self._options.patience - (now - self._failing_since)
+        if self._options.max_time is not None:
+            left = min(left, self._options.max_time - self._elapsed())
+        is_lasting = isinstance(error, NotWritten) and error.is_lasting
+        if left <= 0 or is_lasting or self.stopping is not None:
+            return Ended.NOT_WRITTEN if is_lasting else Ended.LATER
+        if self._failed_turns == 2:  # a slow reader recovers often: the first failure is not logged
+            _log.warning(f"{error} The crawl pauses for {span(left)} at most, and resumes when it can.")
+        self.trouble = str(error)
+        with contextlib.suppress(CurtsyError):
+            await self._renew()
+        await self._wakeup.sleep(min(FIRST_RETRY * 2 ** min(self._failed_turns - 1, 10), LONGEST_RETRY, left))
+        return None
+
+    async def _break_off(self, error: CurtsyError, ended: Ended) -> CrawlSummary:
         """End with unwritten results. Their URLs are put back."""
         self.failure = error
-        await self.visits.call_off()
+        await self.fetches.cancel_all()
         self.results.give_back()
         with contextlib.suppress(CurtsyError):  # then each URL waits until its lease expires
             await self._committer.give_back(self.results.finished)
         self.results.finished.clear()
         return await self._summary(self.stopping or ended)
 
-    async def _turn(self) -> str | None:
+    async def _turn(self) -> Ended | None:
         """Write results, start due URLs, then wait. Return the reason for the end, or None."""
-        self._wakeup.hear()
+        self._wakeup.reset()
         if self.results.finished:
             await self._write()
         else:
             self._committer.check()
-        if self.visits.broken is not None:
-            raise self.visits.broken
+        if self.fetches.broken is not None:
+            raise self.fetches.broken
         await self._renew()
         over = self._over()
-        if over is None:
-            await self._feed()
-            await self._start()
-        elif self._is_time_to_go():
-            await self.visits.call_off()
-            self.results.give_back()
-            await self._write()
-            while self.results.finished:
-                await self._write()
-            return over
-        else:
-            if over == "max_time" and self._overtime() <= 0:
-                await self.visits.call_off()
-            self.visits.withdraw()
+        return await (self._proceed() if over is None else self._wind_down(over))
+
+    async def _proceed(self) -> Ended | None:
+        """Queue seeds, start due URLs and wait for an event. Return DONE or LATER if none can follow."""
+        await self._feed()
+        await self._start()
         if self.results.finished:
             return None
         is_idle = self.is_idle
-        if over is not None:
-            if is_idle:
-                return over
-            wait = self._renew_in() if self.stopping is None else self._stop_by - self._timers.now()
-            if over == "max_time":
-                wait = min(wait, max(0.01, self._overtime()))
-            await self._wakeup.sleep(min(wait, SETTLING))
-            return None
         due = self._due = await self._frontier.due_in()
         self._due_at = self._timers.now() + (due or 0.0)
         await self._look()
@@ -309,38 +300,59 @@ class Crawler:
         if is_idle and (self._seeds.is_over or self._seeds.is_ready):
             if due is None:
                 if not self._is_begun and not self._committer.left:
-                    raise PolicyError("There is nothing to crawl. Give at least one URL to start from.")
-                return "done"
+                    raise no_seeds()
+                return Ended.DONE
             if self._is_too_long(due):
-                return "later"
+                return Ended.LATER
         await self._wakeup.sleep(self._pause(due))
         return None
 
-    def _overtime(self) -> float:
-        """Return the seconds left for requests in flight after `max_time`."""
-        return (self._options.max_time or 0.0) + OVERTIME - self._elapsed()
+    async def _wind_down(self, over: Ended) -> Ended | None:
+        """Wait for the requests in flight; return `over` when the crawl can end."""
+        if self._is_time_to_go():
+            await self.fetches.cancel_all()
+            self.results.give_back()
+            await self._write()
+            while self.results.finished:
+                await self._write()
+            return over
+        overtime = None
+        if over is Ended.MAX_TIME:
+            overtime = (self._options.max_time or 0.0) + OVERTIME - self._elapsed()
+            if overtime <= 0:
+                await self.fetches.cancel_all()
+        self.fetches.withdraw()
+        if self.results.finished:
+            return None
+        if self.is_idle:
+            return over
+        wait = self._renew_in() if self.stopping is None else self._stop_by - self._timers.now()
+        if overtime is not None:
+            wait = min(wait, max(0.01, overtime))
+        await self._wakeup.sleep(min(wait, SETTLING))
+        return None
 
-    def _over(self) -> str | None:
+    def _over(self) -> Ended | None:
         """Return the reason to claim nothing more; None if there is no reason."""
         options, committer = self._options, self._committer
         if self.stopping is not None:
             return self.stopping
         if options.max_pages is not None and committer.pages >= options.max_pages:
-            return "max_pages"
+            return Ended.MAX_PAGES
         if options.max_time is not None and self._elapsed() >= options.max_time:
-            return "max_time"
+            return Ended.MAX_TIME
         if options.max_bytes is not None and committer.bytes_now >= options.max_bytes:
-            return "max_bytes"
+            return Ended.MAX_BYTES
         return None
 
     def _is_time_to_go(self) -> bool:
         """Return whether a stopped crawl ends now: its grace is over, or it is abandoned and no fetch runs."""
-        is_alone = self._is_abandoned and not self.visits
+        is_alone = self._is_abandoned and not self.fetches
         return self.stopping is not None and (is_alone or self._timers.now() >= self._stop_by)
 
     def _is_too_long(self, due: float) -> bool:
         """Return whether all remaining URLs are due later than `patience` allows."""
-        patience, paused_at = self._options.patience, self.visits.paused_at
+        patience, paused_at = self._options.patience, self.fetches.paused_at
         if paused_at is not None and self._timers.now() - paused_at >= patience:
             self._due = None  # a paused host has no due time, so it is checked repeatedly
             return True
@@ -359,39 +371,39 @@ class Crawler:
 
     def _room(self) -> int:
         """Return how many more URLs may be claimed."""
-        options, visits, held = self._options, self.visits, self.results.holds()
-        if held >= options.max_concurrent or visits.suspects:
+        options, fetches, held = self._options, self.fetches, self.results.holds()
+        if held >= options.max_concurrent or fetches.suspects:
             return 0
-        most, qps = options.max_concurrent, self._client.policies.global_qps
+        most, qps = options.max_concurrent, self._session.policies.global_qps
         if qps is not None:
-            most = min(most, longest_line(qps) - visits.in_line())
-        room = most - visits.on_wire - visits.starting
+            most = min(most, longest_queue(qps) - fetches.queued_for_rate())
+        room = most - fetches.on_wire - fetches.starting
         if options.max_pages is not None:
-            under_way = len(visits) - visits.looked_up + len(self.results.finished) + held
+            under_way = len(fetches) - fetches.looked_up + len(self.results.finished) + held
             room = min(room, options.max_pages - self._committer.pages - under_way)
         return room
 
     async def _start(self) -> None:
         """Claim due URLs and start to fetch them."""
-        room, visits = self._room(), self.visits
+        room, fetches = self._room(), self.fetches
         if room <= 0:
             return
-        claimed = await self._frontier.claim(room, visits.room())
+        claimed = await self._frontier.claim(room, fetches.room())
         crowding: list[Claimed] = []
         # While seeds are still read, more sites may follow, so a single site gets only its share.
-        if len(claimed) < room and self._seeds.is_over and (wider := visits.wider_room(claimed)) is not None:
+        if len(claimed) < room and self._seeds.is_over and (wider := fetches.wider_room(claimed)) is not None:
             crowding = await self._frontier.claim(room - len(claimed), wider)
             claimed += crowding
         if self._options.max_pages is not None:
             claimed = self._without_reserve(claimed)
         suspects = [each for each in claimed if each.tries >= SUSPECT]
         # A suspect is read alone, so that a crash cannot be caused by another page. The others wait briefly.
-        alone = [] if visits else suspects[:1]
+        alone = [] if fetches else suspects[:1]
         for each in claimed:
             if suspects and each not in alone:
                 self.results.put(Finished(each, Deferred(MAX_WAIT)))
             else:
-                visits.start(each, may_crowd=each in crowding)
+                fetches.start(each, may_crowd=each in crowding)
 
     def _without_reserve(self, claimed: list[Claimed]) -> list[Claimed]:
         """Put back reserve sitemaps while other URLs may yield pages; keep one if there are no others."""
@@ -433,7 +445,7 @@ class Crawler:
         if self._renew_in() > 0:
             return
         self._renewed_at = self._timers.now()
-        held: list[RunningFetch | Finished] = [*self.visits.under_way(), *self.results.held()]
+        held: list[RunningFetch | Finished] = [*self.fetches.unanswered(), *self.results.held()]
         for each in held:
             each.claimed = await self._frontier.renew(each.claimed) or each.claimed
 
@@ -443,10 +455,10 @@ class Crawler:
     def _elapsed(self) -> float:
         return self._timers.now() - self.began_at
 
-    async def _summary(self, ended: str) -> Summary:
+    async def _summary(self, ended: Ended) -> CrawlSummary:
         reasons = self._committer.left
         with contextlib.suppress(CurtsyError):  # the note is informational: a full disk is ignored
-            await self._frontier.note({ENDED: ended})
+            await self._frontier.note({ENDED: str(ended)})
         try:
             self.counts = await self._frontier.counts()
             reasons = reasons | dict((await self._frontier.failures())[:MOST_REASONS])
@@ -454,28 +466,22 @@ class Crawler:
             if self.failure is None:
                 raise
         left = self.counts.queued + self.counts.leased
-        resume_in = self._due if ended == "later" and self.failure is None else None
-        message = self._words(ended) + (f"; {left:,} URLs are left" if left else "")
+        resume_in = self._due if ended is Ended.LATER and self.failure is None else None
+        message = self._end_message(ended)
         totals, outputs = self._committer.final(self._elapsed()), self._committer.written()
-        summary = Summary(ended, totals, left, resume_in, reasons, message, outputs)
-        _log.info(f"Crawl ended: {message}", **summary.as_dict())
+        summary = CrawlSummary(ended, totals, left, resume_in, reasons, message, outputs)
+        _log.info(message, **summary.as_dict())
         return summary
 
-    def _words(self, ended: str) -> str:
+    def _end_message(self, ended: Ended) -> str:
         if self.failure is not None:
-            return str(self.failure).removesuffix(".")
+            return f"Stopped: {self.failure}"
         match ended:
-            case "done":
-                return "nothing is left that may be fetched"
-            case "max_pages":
-                return f"it has its {self._options.max_pages:,} page{'s' if self._options.max_pages != 1 else ''}"
-            case "max_time":
-                return "its time is up"
-            case "max_bytes":
-                return "it has downloaded as much as it may"
-            case "later" if self._due is None:
-                return "what is left waits for hosts that are paused: resume them, then go on"
-            case "later":
-                return f"what is left may be asked for in {span(self._due or 0.0)} at the earliest: go on then"
+            case Ended.MAX_PAGES:
+                return reached(ended, self._options.max_pages)
+            case Ended.MAX_TIME:
+                return reached(ended, span(self._options.max_time or 0.0))
+            case Ended.MAX_BYTES:
+                return reached(ended, self._options.max_bytes)
             case _:
-                return "it was stopped"
+                return crawl_end(ended, self._due)

@@ -5,32 +5,27 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 import msgspec
 
-from curtsy.client import AsyncClient
+from curtsy.core import messages
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.fetch_state import redirect_target
 from curtsy.core.message import Headers, InvalidUrl, Response, Url, parse_url
 from curtsy.core.outcome import is_worth_repeating
 from curtsy.core.result import FetchResult
 from curtsy.core.robots import product_token
-from curtsy.crawling import messages
-from curtsy.crawling.committer import Finished
+from curtsy.crawling.event_loop import Slices
 from curtsy.crawling.extract.links import KnownHrefs
 from curtsy.crawling.extract.scope import OutOfScope, Scope
 from curtsy.crawling.extract.traps import Traps
-from curtsy.crawling.frontier.packed_urls import PackedUrls
 from curtsy.crawling.frontier.protocol import AsyncFrontier, Claimed, Deferred, Done, Failed, Found, host_of
-from curtsy.crawling.frontier.url_table import FARTHEST
-from curtsy.crawling.job_values import SITEMAPS, WIDENED
+from curtsy.crawling.frontier.url_table import FARTHEST, PackedUrls
+from curtsy.crawling.jobs import SITEMAPS, WIDENED
 from curtsy.crawling.options import CrawlOptions
-from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.crawling.quota import SitemapQuota
 from curtsy.crawling.reader import (
     DUPLICATE,
@@ -42,20 +37,23 @@ from curtsy.crawling.reader import (
     SITEMAP_PRIORITY,
     Reader,
     Reading,
+    SiteInfo,
     answer_of,
     is_for_sitemap,
     is_listed,
     is_seed,
     moment,
+    origin_of,
 )
-from curtsy.crawling.site_info import SiteInfo
+from curtsy.crawling.results import CrawledPage, Finished, SkippedUrl
+from curtsy.engine.session import Session
 from curtsy.http.registered_domain import are_apart, site_of
 from curtsy.system.log import LibraryLogger, library_logger
 from curtsy.system.threads import in_thread
 
 _log: LibraryLogger = library_logger("crawl")
 
-MOST_LED = 10_000
+MOST_FOREIGN_URLS = 10_000
 """Maximum number of remembered URLs to which another registered domain has redirected."""
 
 LARGE = 100_000
@@ -65,13 +63,10 @@ RICH = 2000
 """Number of equals signs above which a smaller body is read in a thread too. Each link has one, and an unusual link
 takes 20 µs or more."""
 
-TURN = 0.01
-"""CPU seconds of checking links before other tasks run."""
-
 OFTEN = 20
 """Links between two checks of the time. With patterns, each link is checked, because a single match may take long."""
 
-SIFTING = 1.0
+CHECKING = 1.0
 """CPU seconds for the links of one page. Only patterns that are slow on long URLs need so many."""
 
 READERS = 2
@@ -122,21 +117,37 @@ def scope_of(seeds: Sequence[str], options: CrawlOptions) -> Scope:
     )
 
 
-class Sifted(NamedTuple):
-    """Checked links of a page or sitemap."""
+class LinkCheck:
+    """Checked links of one page or sitemap."""
 
-    found: list[Found]
-    """URLs to add to the frontier."""
+    def __init__(self, claimed: Claimed, depth: int, kind: type[list[str]] | type[PackedUrls]) -> None:
+        self.claimed = claimed
+        self.depth = depth
+        self.own: list[str] | PackedUrls = kind()
+        """Links to the registered domain of the page."""
+        self.foreign: list[str] | PackedUrls = kind()
+        """Links to other registered domains."""
+        self.left_out: list[SkippedUrl] = []
+        self.more: Counter[str] = Counter()
+        """Number of excluded links beyond those in `left_out`, by reason."""
+        self.unlearned: set[str] = set()
+        """Links that another page may still lead to: too deep here, or not checked."""
+        self.cut = 0
+        """Number of links dropped because the checks took too long."""
+        self.at = ""
+        """Time of the first exclusion: ISO 8601, UTC; empty before it."""
+        self._are_apart: dict[str, bool] = {}
 
-    left_out: list[Skipped]
-    more: Mapping[str, int]
-    """Number of excluded links beyond those in `left_out`, by reason."""
+    def add(self, url: str) -> None:
+        """Add a link that belongs to the crawl."""
+        host = host_of(url)
+        is_apart = self._are_apart.get(host)
+        if is_apart is None:
+            is_apart = self._are_apart[host] = are_apart(host, self.claimed.host)
+        (self.foreign if is_apart else self.own).append(url)
 
-    learned: tuple[str, Mapping[str, str]]
-    """Origin, and hrefs on its pages that need no further check."""
-
-    cut: int
-    """Number of links dropped because the checks took too long."""
+    def __len__(self) -> int:
+        return len(self.own) + len(self.foreign)
 
 
 class Filters:
@@ -148,21 +159,21 @@ class Filters:
     def __init__(
         self,
         options: CrawlOptions,
-        client: AsyncClient,
+        session: Session,
         frontier: AsyncFrontier,
         wanted: Callable[[], int | None],
     ) -> None:
         """Create the filters. `wanted` returns how many more pages are needed than queued; None means no limit."""
         self._options = options
-        self._client = client
+        self._session = session
         self._frontier = frontier
         self.scope = NOWHERE
         """Scope of the crawl; empty before `begin`."""
         self._traps = Traps() if options.avoid_traps else None
-        self._origins = SiteInfo(client)
+        self._origins = SiteInfo(session)
         self._wanted = wanted
         self.sitemaps = SitemapQuota(options.max_sitemaps)
-        agent = client.policies.user_agent
+        agent = session.policies.user_agent
         self.known = KnownHrefs()
         """Hrefs that need no further check; extended when a page is written."""
         self._reader = Reader(options, product_token(agent), self._origins.signals, self.known)
@@ -171,9 +182,9 @@ class Filters:
         self._sent = Headers([("User-Agent", agent)])
         self._bodies: dict[bytes, str] = {}
         """URL of the first page with a body, by the body's digest."""
-        self.led_back: set[str] = set()
+        self.followed_at_once: set[str] = set()
         """URLs whose redirects are followed at once, because their targets were claimed before."""
-        self._led_away: dict[str, None] = {}
+        self._foreign: dict[str, None] = {}
         """Redirect targets in a chain that led to another registered domain, and canonicals there, latest last."""
         self._too_deep: set[int] = set()
         """Hashes of links that were reported as too deep."""
@@ -184,12 +195,12 @@ class Filters:
         """Create the scope from the first seeds. Raises PolicyError."""
         self.scope = scope_of(seeds, self._options)
 
-    async def filters(self, claimed: Claimed, result: FetchResult) -> Finished:
+    async def decide(self, claimed: Claimed, result: FetchResult) -> Finished:
         """Decide on a URL and its links by its response."""
         reason = result.reason
         if reason is Reason.REDIRECTED:
             return await self._redirected(claimed, result)
-        self.led_back.discard(claimed.url)
+        self.followed_at_once.discard(claimed.url)
         if reason is None:
             return await self._read(claimed, result)
         # Without a retry time, the robots.txt failure is an old one and the page is a fresh cache entry: skip it.
@@ -197,73 +208,81 @@ class Filters:
             return Finished(claimed, Deferred(SECOND_LOOK if result.retry_after is None else result.retry_after))
         words = f"{reason} {result.status}" if reason is Reason.HTTP_STATUS else str(reason)
         if reason in REFUSALS:
-            return self.skipped(claimed, words, result.message, after=result.next_in)
+            return self.skip(claimed, words, result.message, after=result.next_in)
         if result.retry_after is not None and may_pass(result) and self._chances[claimed.url] < CHANCES:
             # The host is resting or named a retry time, so the failure may not be this URL's (F52).
             self._chances[claimed.url] += 1
             return Finished(claimed, Deferred(result.retry_after, last=True))
         self._chances.pop(claimed.url, None)
         if result.status in (404, 410) and is_for_sitemap(claimed):
-            return self.skipped(claimed, NO_SITEMAP, result.message, after=result.next_in, status=result.status)
-        return self.skipped(claimed, words, result.message, after=result.next_in, failed=True, status=result.status)
+            return self.skip(claimed, NO_SITEMAP, result.message, after=result.next_in, status=result.status)
+        return self.skip(claimed, words, result.message, after=result.next_in, failed=True, status=result.status)
 
     async def _read(self, claimed: Claimed, result: FetchResult) -> Finished:
         self._chances.pop(claimed.url, None)
-        epoch = self._client.epoch()
+        epoch = self._session.epoch()
         body = result.body
         is_heavy = len(body) > LARGE or (len(body) > 15 * RICH and body.count(b"=") > RICH)
         if is_heavy or body.startswith(GZIP) or self._options.text != "none":
             async with self._readers:
-                if self._client.timers.now() >= self._read_until:
+                if self._session.timers.now() >= self._read_until:
                     return Finished(claimed, Deferred(0.0))
                 reading = await in_thread(self._reader.read, claimed, result, self._sent, epoch)
         else:
             reading = self._reader.read(claimed, result, self._sent, epoch)
-        finished = await self._made(claimed, result, reading)
+        finished = await self._read_page(claimed, result, reading)
         if (cut := finished.links_cut) and not isinstance(finished.end, Failed):
             _log.warning(messages.too_many_links(claimed.url, cut, self._options.max_links_per_page))
         return finished
 
-    def read_no_longer(self) -> None:
+    def stop_reading(self) -> None:
         """Stop reading responses after READ_ON seconds, because the crawl ends. Idempotent."""
-        self._read_until = min(self._read_until, self._client.timers.now() + READ_ON)
+        self._read_until = min(self._read_until, self._session.timers.now() + READ_ON)
 
-    async def _made(self, claimed: Claimed, result: FetchResult, reading: Reading) -> Finished:
-        """Decide on a page that was read."""
-        sifted = await self._sifted(claimed, reading)
-        found, left_out, cut = sifted.found, sifted.left_out, sifted.cut
-        end = Done(result.next_in)
+    async def _read_page(self, claimed: Claimed, result: FetchResult, reading: Reading) -> Finished:
+        """Decide on a page or sitemap that was read."""
+        check = await self._check_links(claimed, reading)
+        fresh = reading.fresh
+        if check.unlearned:
+            fresh = {href: link for href, link in fresh.items() if link not in check.unlearned}
+        finished = Finished(
+            claimed, Done(result.next_in), self._found(check, reading), reading.page, check.left_out,
+            (reading.origin, fresh), more_left_out=check.more, links_cut=check.cut,
+        )  # fmt: skip
         page = reading.page
         if page is None:
             self.sitemaps.spend(site_of(host_of(_namer(claimed))), len(result.body))
-            notes = {SITEMAPS: noted} if (noted := self.sitemaps.noted()) else {}
-            return Finished(
-                claimed, end, found, None, left_out, sifted.learned, notes, more_left_out=sifted.more, links_cut=cut
-            )  # fmt: skip
-        cut += page.links_cut
-        if cut != page.links_cut:
-            page = msgspec.structs.replace(page, links_cut=cut)
+            if noted := self.sitemaps.noted():
+                finished.notes = {SITEMAPS: noted}
+            return finished
         if is_for_sitemap(claimed) and (outside := self._outside(page.url, claimed.depth)) is not None:
-            return self.skipped(claimed, outside, messages.no_sitemap(page.url), after=result.next_in)
-        why: tuple[str, str] | None = None
-        if reading.is_noindex:
-            why = NOINDEX, messages.noindex(page.url)
-        canonical = await self._canonical(claimed, page)
-        if canonical is not None:
-            found.append(Found((canonical,), claimed.depth, claimed.priority, page.url))
+            return self.skip(claimed, outside, messages.no_sitemap(page.url), after=result.next_in)
+        finished.links_cut += page.links_cut
+        if check.cut:
+            finished.page = msgspec.structs.replace(page, links_cut=finished.links_cut)
+        if (why := await self._why_not_kept(finished, page, reading)) is not None:
+            skipped = SkippedUrl(page.url, *why, page.status, page.depth, page.parent, at=page.fetched_at)
+            finished.skipped, finished.page = [*finished.skipped, skipped], None
+        return finished
+
+    async def _why_not_kept(self, finished: Finished, page: CrawledPage, reading: Reading) -> tuple[str, str] | None:
+        """Return the reason and message for a page that is left out of the results; None to keep it.
+
+        A canonical URL to fetch instead is added to `finished`.
+        """
+        claimed = finished.claimed
+        if (canonical := await self._canonical(claimed, page)) is not None:
+            finished.found = [*finished.found, Found((canonical,), claimed.depth, claimed.priority, page.url)]
             if are_apart(host_of(canonical), claimed.host):
-                self._lead_away(canonical)
-            why = NOT_CANONICAL, messages.not_canonical(page.url, canonical)
-        if self._options.drop_duplicates and why is None:
+                self._remember_foreign(canonical)
+            return NOT_CANONICAL, messages.not_canonical(page.url, canonical)
+        if reading.is_noindex:
+            return NOINDEX, messages.noindex(page.url)
+        if self._options.drop_duplicates:
             first = self._bodies.setdefault(_digest(page.body), page.url)
             if first != page.url:
-                why = DUPLICATE, messages.duplicate(page.url, first)
-        if why is not None:
-            skipped = Skipped(page.url, *why, page.status, page.depth, page.parent, at=page.fetched_at)
-            left_out, page = [*left_out, skipped], None
-        return Finished(
-            claimed, end, found, page, left_out, sifted.learned, more_left_out=sifted.more, links_cut=cut
-        )  # fmt: skip
+                return DUPLICATE, messages.duplicate(page.url, first)
+        return None
 
     async def _canonical(self, claimed: Claimed, page: CrawledPage) -> str | None:
         """Return the URL to fetch instead of a page; None to keep the page."""
@@ -275,71 +294,54 @@ class Filters:
         # Of pages that name one another in a circle, the last one is kept.
         return None if await self._frontier.pass_over(page.url, url) else url
 
-    async def _sifted(self, claimed: Claimed, reading: Reading) -> Sifted:
-        """Check the links of a page or sitemap.
-
-        The first MOST_LEFT_OUT excluded links are listed, the others counted by reason. After SIFTING seconds the
-        remaining links are dropped.
-        """
-        url = claimed.url
-        origin = url[: url.index("/", 8)]
-        further: Sequence[str] = ()
-        if reading.sitemap is not None:
-            depth = claimed.depth
-            links: Collection[str] = reading.sitemap.pages
-            if claimed.hops < MOST_NESTED:
-                further = [each for each in reading.sitemap.sitemaps if self._is_near(each, claimed.host)]
+    async def _check_links(self, claimed: Claimed, reading: Reading) -> LinkCheck:
+        """Check the links of a page or sitemap. After CHECKING seconds the remaining links are dropped."""
+        links: Collection[str]
+        if reading.sitemap is None:
+            check, links = LinkCheck(claimed, claimed.depth + 1, list), dict.fromkeys(reading.fresh.values())
         else:
-            depth, links = claimed.depth + 1, dict.fromkeys(reading.fresh.values())
-        kind = list[str] if reading.sitemap is None else PackedUrls
-        inside: PackedUrls | list[str] = kind()
-        elsewhere: PackedUrls | list[str] = kind()
-        """Links to other registered domains."""
-        apart: dict[str, bool] = {}
-        left_out: list[Skipped] = []
-        deep: set[str] = set()
-        more: Counter[str] = Counter()
-        at, cut, slices = "", 0, Slices()
+            check, links = LinkCheck(claimed, claimed.depth, PackedUrls), reading.sitemap.pages
+        slices = Slices()
         often = 1 if self._options.match or self._options.skip else OFTEN
         for place, link in enumerate(links):
             if not place % often and slices.is_over():
-                if slices.spent >= SIFTING:
-                    cut = len(links) - place
+                if slices.spent >= CHECKING:
+                    check.cut = len(links) - place
+                    check.unlearned.update(islice(links, place, None))
                     break
                 await asyncio.sleep(0)
                 slices.begin()
-            wanted = link if self._traps is None else self._traps.stripped(link)
-            reason = self._outside(wanted, depth)
+            url = link if self._traps is None else self._traps.stripped(link)
+            reason = self._outside(url, check.depth)
             if reason is None:
-                host = host_of(wanted)
-                is_apart = apart.get(host)
-                if is_apart is None:
-                    is_apart = apart[host] = are_apart(host, claimed.host)
-                (elsewhere if is_apart else inside).append(wanted)
-                continue
-            if (
-                reason is OutOfScope.TOO_DEEP
-            ):  # another page may link to it from a lower depth, so the href is not learned
-                deep.add(link)
-            if len(left_out) >= MOST_LEFT_OUT:
-                more[reason] += 1
-            elif wanted != url and not self._is_told(reason, wanted):
-                why, at = self.scope.explain(reason, wanted), at or moment(self._client.epoch())
-                left_out.append(Skipped(wanted, reason, why, None, depth, url, at=at))
-        # The sitemaps of a host that only serves another host's sitemap are skipped.
-        found = [] if is_for_sitemap(claimed) else self._sitemaps_of(origin, len(inside) + len(elsewhere))
-        if further:
-            found += self._queued(further, _namer(claimed), len(inside) + len(elsewhere), depth, claimed.hops + 1)
-        groups = (inside, 0), (elsewhere, FOREIGN_PRIORITY)
-        found += [Found(urls, depth, priority, url) for urls, priority in groups if urls]
-        fresh = reading.fresh
-        if cut:
-            deep.update(islice(links, len(links) - cut, None))
-        if deep:
-            fresh = {href: link for href, link in fresh.items() if link not in deep}
-        return Sifted(found, left_out, more, (reading.origin, fresh), cut)
+                check.add(url)
+            else:
+                self._leave_out(check, link, url, reason)
+        return check
 
-    def _is_told(self, reason: str, link: str) -> bool:
+    def _leave_out(self, check: LinkCheck, link: str, url: str, reason: str) -> None:
+        """Record an excluded link. The first MOST_LEFT_OUT are listed, the others counted by reason."""
+        if reason is OutOfScope.TOO_DEEP:  # another page may link to it from a lower depth
+            check.unlearned.add(link)
+        if len(check.left_out) >= MOST_LEFT_OUT:
+            check.more[reason] += 1
+        elif url != check.claimed.url and not self._is_reported(reason, url):
+            check.at = check.at or moment(self._session.epoch())
+            why = self.scope.explain(reason, url)
+            check.left_out.append(SkippedUrl(url, reason, why, None, check.depth, check.claimed.url, at=check.at))
+
+    def _found(self, check: LinkCheck, reading: Reading) -> list[Found]:
+        """Return the links and sitemaps to add to the frontier."""
+        claimed, depth = check.claimed, check.depth
+        # The sitemaps of a host that only serves another host's sitemap are skipped.
+        found = [] if is_for_sitemap(claimed) else self._sitemaps_of(origin_of(claimed.url), len(check))
+        if reading.sitemap is not None and claimed.hops < MOST_NESTED:
+            further = [each for each in reading.sitemap.sitemaps if self._is_near(each, claimed.host)]
+            found += self._queued(further, _namer(claimed), len(check), depth, claimed.hops + 1)
+        groups = (check.own, 0), (check.foreign, FOREIGN_PRIORITY)
+        return found + [Found(urls, depth, priority, claimed.url) for urls, priority in groups if urls]
+
+    def _is_reported(self, reason: str, link: str) -> bool:
         """Return whether a link was already reported as too deep.
 
         Links with other reasons are learned, so they are reported once anyway.
@@ -356,7 +358,7 @@ class Filters:
 
     def _is_near(self, sitemap: str, host: str) -> bool:
         """Return whether a named sitemap is on the same host or on a host in the scope."""
-        return host_of(sitemap) == host or self.scope.refuses(sitemap[: sitemap.index("/", 8) + 1], 0) is None
+        return host_of(sitemap) == host or self.scope.refuses(f"{origin_of(sitemap)}/", 0) is None
 
     def _outside(self, url: str, depth: int) -> str | None:
         """Return the reason to exclude a URL; None if it belongs to the crawl."""
@@ -389,45 +391,45 @@ class Filters:
         return [Found(group, depth, priority, namer, hops) for group, priority in groups if group]
 
     async def _redirected(self, claimed: Claimed, result: FetchResult) -> Finished:
-        finished = await self._led_on(claimed, result)
-        finished.redirect = answer_of(claimed, result, self._sent, self._client.epoch())
+        finished = await self._redirect_target(claimed, result)
+        finished.redirect = answer_of(claimed, result, self._sent, self._session.epoch())
         return finished
 
-    async def _led_on(self, claimed: Claimed, result: FetchResult) -> Finished:
+    async def _redirect_target(self, claimed: Claimed, result: FetchResult) -> Finished:
         url = parse_url(result.final_url)
         assert isinstance(url, Url)
         target = redirect_target(url, Response(result.status or 0, result.headers, b""))
         after, status = result.next_in, result.status
         if target is None or isinstance(target, InvalidUrl):
             words = messages.bad_redirect(claimed.url, target.why if target else None)
-            return self.skipped(claimed, str(Reason.BAD_REDIRECT), words, after=after, failed=True, status=status)
-        most = min(self._client.policies.of(claimed.host).max_redirects, FARTHEST)
+            return self.skip(claimed, str(Reason.BAD_REDIRECT), words, after=after, failed=True, status=status)
+        most = min(self._session.policies.of(claimed.host).max_redirects, FARTHEST)
         is_back = claimed.hops > 0 and target.text == claimed.parent
         is_circle = is_back or target.text == claimed.url
-        if is_back and self._client.keeps_cookies and "set-cookie" in result.headers:
+        if is_back and self._session.context.keeps_cookies and "set-cookie" in result.headers:
             return self._followed_at_once(claimed, result)  # with the cookie, the target may differ
         if claimed.hops >= most or is_circle:
             circle, often = messages.redirected_in_circle, messages.redirected_too_often
             words = circle(claimed.url) if is_circle else often(claimed.url, most)
-            return self.skipped(claimed, str(Reason.TOO_MANY_REDIRECTS), words, after=after, failed=True, status=status)
+            return self.skip(claimed, str(Reason.TOO_MANY_REDIRECTS), words, after=after, failed=True, status=status)
         notes = {}
         reason = self._outside(target.text, claimed.depth)
         if is_for_sitemap(claimed) and self._is_near(target.text, claimed.host):
             reason = None  # a sitemap is not a page, whatever its path
             if not self.sitemaps.take(site_of(host_of(_namer(claimed))), (target.text,)):
                 words = messages.no_sitemap(claimed.url)
-                return self.skipped(claimed, NO_SITEMAP, words, after=after, status=status)
+                return self.skip(claimed, NO_SITEMAP, words, after=after, status=status)
         elif reason is not None and is_seed(claimed):  # the crawl follows the redirects of its seeds
             self.scope.widen(target.text)
-            notes[WIDENED + target.text] = self._client.epoch()
+            notes[WIDENED + target.text] = self._session.epoch()
             reason = self._outside(target.text, claimed.depth)
         if reason is not None:
             words = messages.redirected_outside(claimed.url, target.text)
-            return self.skipped(claimed, reason, words, after=after, status=status)
+            return self.skip(claimed, reason, words, after=after, status=status)
         if self._options.obey_canonical and await self._frontier.pass_over(claimed.url, target.text):
             return self._followed_at_once(claimed, result)  # the target was left out, perhaps in favour of this URL
         if self.is_foreign(claimed):
-            self._lead_away(target.text)
+            self._remember_foreign(target.text)
         found = Found((target.text,), claimed.depth, claimed.priority, claimed.url, claimed.hops + 1)
         return Finished(claimed, Done(after), (found, *self._sitemaps_of(url.origin)), notes=notes, is_redirect=True)
 
@@ -440,21 +442,21 @@ class Filters:
         if parent is None:
             return False
         if claimed.hops or is_listed(claimed):
-            return claimed.url in self._led_away or are_apart(host_of(parent), claimed.host)
+            return claimed.url in self._foreign or are_apart(host_of(parent), claimed.host)
         # A canonical. If the host itself linked to it before, its failures count as usual.
-        return claimed.url in self._led_away and are_apart(host_of(parent), claimed.host)
+        return claimed.url in self._foreign and are_apart(host_of(parent), claimed.host)
 
-    def _lead_away(self, url: str) -> None:
-        self._led_away[url] = None
-        if len(self._led_away) > MOST_LED:
-            del self._led_away[next(iter(self._led_away))]
+    def _remember_foreign(self, url: str) -> None:
+        self._foreign[url] = None
+        if len(self._foreign) > MOST_FOREIGN_URLS:
+            del self._foreign[next(iter(self._foreign))]
 
     def _followed_at_once(self, claimed: Claimed, result: FetchResult) -> Finished:
         """Request a URL again and follow its redirect directly, because the target is not fetched by itself again."""
-        self.led_back.add(claimed.url)
+        self.followed_at_once.add(claimed.url)
         return Finished(claimed, Deferred(result.next_in or 0.0))
 
-    def skipped(
+    def skip(
         self,
         claimed: Claimed,
         reason: str,
@@ -465,30 +467,9 @@ class Filters:
         status: int | None = None,
     ) -> Finished:
         """End a URL without a page."""
-        at = moment(self._client.epoch())
-        skipped = Skipped(claimed.url, reason, message, status, claimed.depth, claimed.parent, not failed, at)
+        at = moment(self._session.epoch())
+        skipped = SkippedUrl(claimed.url, reason, message, status, claimed.depth, claimed.parent, not failed, at)
         return Finished(claimed, Failed(reason, after), skipped=(skipped,))
-
-
-class Slices:
-    """CPU time of event-loop work that yields to other tasks periodically."""
-
-    def __init__(self) -> None:
-        self.spent = 0.0
-        """CPU seconds of all slices up to the end of the last one."""
-        self.begin()
-
-    def begin(self) -> None:
-        """Start a slice."""
-        self._began_at = time.thread_time()
-
-    def is_over(self) -> bool:
-        """Return whether the slice has used its time."""
-        seconds = time.thread_time() - self._began_at
-        if seconds < TURN:
-            return False
-        self.spent += seconds
-        return True
 
 
 def may_pass(result: FetchResult) -> bool:
@@ -502,7 +483,7 @@ def _namer(claimed: Claimed) -> str:
     """Return the robots.txt that named a sitemap, directly or via a sitemap index; else that of its own host."""
     if claimed.parent is not None and is_listed(claimed):
         return claimed.parent
-    return f"{claimed.url[: claimed.url.index('/', 8)]}/robots.txt"
+    return f"{origin_of(claimed.url)}/robots.txt"
 
 
 def _digest(body: bytes) -> bytes:

@@ -3,32 +3,102 @@
     <state>/jobs/<name>/frontier.sqlite    queue, known URLs and results
     <state>/jobs/<name>/worker, worker-1 … names of this machine's processes in a shared crawl (worker_id.py)
 
-The frontier of a shared job is in Redis, under the job's name. Its folder holds only the data of this machine.
+The frontier of a shared job is in Redis, under the job's name. Its folder holds only the data of this machine. The
+frontier also stores the notes of a job: the named values below, and the end of each output (committer.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from curtsy.core.errors import PolicyError, StoreError
-from curtsy.core.secrets import masked_repr
-from curtsy.crawling.frontier.durable import SQLiteFrontier
+from curtsy.core.secrets import mask_url, masked_repr
+from curtsy.crawling.extract.scope import Scope
+from curtsy.crawling.frontier.local import read_job
 from curtsy.crawling.frontier.protocol import Counts
-from curtsy.crawling.frontier.sqlite_file import Taken
 from curtsy.crawling.frontier.worker_id import forget_identities
-from curtsy.crawling.job_values import SEEDS, TOTALS, totals_of
-from curtsy.crawling.outputs.examples import Examples
-from curtsy.crawling.progress import Totals, together
+from curtsy.crawling.outputs.skipped import Examples
+from curtsy.crawling.progress import CrawlTotals, together
+from curtsy.stores.sqlite_file import FileInUse
 from curtsy.stores.url import check_path
 
 if TYPE_CHECKING:
     from curtsy.crawling.frontier.redis_jobs import JobSummary
+
+SEEDS = "seeds"
+"""First seeds of the job, over all its runs."""
+
+SCOPE = "scope"
+"""Scope of the job."""
+
+WIDENED = "widened:"
+"""Prefix of the note for each URL that widened the scope. The value is the time in epoch seconds."""
+
+SITEMAPS = "sitemaps"
+"""Number of sitemaps of each site that has many."""
+
+ENDED = "ended"
+"""Reason for the end of the last run, as in its summary; empty if the job is running or was killed."""
+
+TOTALS = "totals"
+"""Totals of the job. In a shared job, each worker has its own note with this prefix."""
+
+
+def seeds_of(notes: Mapping[str, Any]) -> list[str]:
+    """Return the first seeds of a job; empty if it is new."""
+    return list(notes.get(SEEDS, ()))
+
+
+def widen(scope: Scope, notes: Mapping[str, Any]) -> None:
+    """Widen a scope by the URLs of earlier runs, in the same order."""
+    found = {name.removeprefix(WIDENED): at for name, at in notes.items() if name.startswith(WIDENED)}
+    for url in sorted(found, key=found.__getitem__):
+        scope.widen(url)
+
+
+def check_seeds(job: str, seeds: Sequence[str], notes: Mapping[str, Any]) -> None:
+    """Refuse canonical seeds of which none belongs to the job. Raises PolicyError.
+
+    If one seed belongs to the job, the others extend it.
+    """
+    began = seeds_of(notes)
+    if not began or not set(began).isdisjoint(seeds):
+        return
+    try:
+        scope = Scope.from_plain(notes.get(SCOPE, {}))
+    except PolicyError:  # an unreadable scope is reported later, as a change
+        return
+    widen(scope, notes)
+    if not any(scope.covers(seed) for seed in seeds):
+        first, more = mask_url(began[0]), f" and {len(began) - 1:,} more" if len(began) > 1 else ""
+        raise PolicyError(
+            f"{f'the job {job}' if job else 'this job'} began at {first}{more}, and {mask_url(seeds[0])} is not part "
+            f"of it: the pages of two crawls would be mixed. Choose another name for this one; or name {first} too, if "
+            "both are meant to be one; or restart the job (--restart, fresh=True)."
+        )
+
+
+def totals_of(notes: Mapping[str, Any], name: str = TOTALS) -> CrawlTotals:
+    """Return the totals in the note `name`; empty if it is absent. Raises StoreError if it is damaged."""
+    try:
+        return msgspec.convert(notes.get(name, {}), CrawlTotals)
+    except msgspec.ValidationError as error:
+        raise StoreError(
+            f"what this job says of its totals cannot be read ({name}: {error}). It was written by another version of "
+            "curtsy, or damaged: resume it with the version that wrote it, or restart the job."
+        ) from error
+
+
+def pages_in(notes: Mapping[str, Any], *, but: str | None = None) -> int:
+    """Return the pages of all workers except the one with the totals `but`. Raises StoreError."""
+    return sum(totals_of(notes, name).pages for name in notes if name.startswith(TOTALS) and name != but)
+
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 
@@ -46,7 +116,7 @@ class Job(msgspec.Struct, frozen=True):
     counts: Counts | None
     """None while the job is running on this machine alone."""
 
-    totals: Totals
+    totals: CrawlTotals
     is_running: bool
     """True if a process works on the job. Then the numbers are available only if it is shared."""
 
@@ -77,7 +147,7 @@ def folder_of(job: str | Path) -> Path:
         return Path(job)
     if not _NAME.fullmatch(text):
         raise PolicyError(
-            f"job = {text!r} is no name for a job. Use letters, digits, '.', '-' and '_', or give a folder: ./it."
+            f"job = {text!r} is not a name for a job. Use letters, digits, '.', '-' and '_', or give a folder: ./it."
         )
     return jobs_folder() / text
 
@@ -92,21 +162,19 @@ def jobs(place: Path | None = None) -> Iterator[Job]:
             try:
                 yield look(each)
             except StoreError as error:  # a damaged job does not hide the others
-                yield Job(each.name, str(each), (), None, Totals(), False, _changed_at(each), trouble=str(error))
+                yield Job(each.name, str(each), (), None, CrawlTotals(), False, _changed_at(each), trouble=str(error))
 
 
 def look(folder: Path) -> Job:
     """Return the state of a job. Raises StoreError if it is absent or damaged."""
     path = folder / FRONTIER
     if not path.is_file():
-        raise StoreError(f"there is no job in {folder}. `curtsy jobs ls` lists those there are.")
+        raise StoreError(f"there is no job in {folder}. `curtsy jobs ls` lists all jobs.")
     changed_at = _changed_at(folder)
     try:
-        frontier = SQLiteFrontier(path)
-    except Taken:
-        return Job(folder.name, str(folder), (), None, Totals(), True, changed_at)
-    with contextlib.closing(frontier):
-        counts, notes = frontier.counts(), frontier.notes()
+        counts, notes = read_job(path)
+    except FileInUse:
+        return Job(folder.name, str(folder), (), None, CrawlTotals(), True, changed_at)
     return Job(
         name=folder.name,
         folder=str(folder),

@@ -1,6 +1,6 @@
-"""Keyword arguments of a crawl, for type checkers. One list keeps `crawl()` and `acrawl()` consistent.
+"""Keyword arguments of a crawl, for type checkers.
 
-`CrawlOptions` documents the meaning and bounds of each option.
+Generated from the declarations by tools/keywords.py. Do not edit.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterable
 from typing import Literal
 
 from curtsy.client import AsyncClient
-from curtsy.crawling.options import ScopeKind
-from curtsy.crawling.outputs import Output
-from curtsy.crawling.progress import Snapshot
+from curtsy.crawling.outputs.protocol import Output
+from curtsy.crawling.progress import CrawlSnapshot
 from curtsy.engine.keywords import ClientKeywords
 
 
 class OptionKeywords(ClientKeywords, total=False):
-    """Options of a crawl and of its client."""
+    """Options of a crawl, and arguments of its client."""
 
-    scope: ScopeKind
+    scope: Literal["host", "site", "domains", "prefix", "any"]
     domains: str | list[str] | tuple[str, ...]
     match: str | list[str] | tuple[str, ...]
     skip: str | list[str] | tuple[str, ...]
@@ -43,11 +42,11 @@ class OptionKeywords(ClientKeywords, total=False):
 
 
 class CrawlKeywords(OptionKeywords, total=False):
-    """All keyword arguments of a crawl."""
+    """Arguments of a crawl."""
 
     job: str | os.PathLike[str] | None
     fresh: bool
     outputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Output]
     client: AsyncClient | None
     lease: float
-    on_progress: Callable[[Snapshot], None] | None
+    on_progress: Callable[[CrawlSnapshot], None] | None

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from curtsy.core.errors import PolicyError
-from curtsy.core.policy import number, rule
+from curtsy.core.setting import Range, check_fields, rule
 
 ScopeKind = Literal["host", "site", "domains", "prefix", "any"]
 
-PATIENCE = 600.0
-"""Seconds that a crawl waits for the next due host. If none is due by then, it stops and reports when to resume."""
-
-SITEMAPS = 1000
-"""Maximum sitemaps of a site: they list up to 50 million URLs."""
 
 MAX_LINKS = 20_000
-"""Maximum links of one page."""
-
-CONCURRENCY = 64
-"""Maximum requests on the wire, over all hosts."""
+"""Maximum links of one page, by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,39 +33,40 @@ class CrawlOptions:
     skip: tuple[str, ...] = ()
     """Regular expressions, searched in the URL: a URL that one matches is skipped."""
 
-    depth: int | None = None
+    depth: Annotated[int | None, Range()] = None
     """Maximum links from a seed; None for no limit, 0 for the seeds alone."""
 
     files: Literal["pages", "all"] | tuple[str, ...] = "pages"
     """File types by the URL's ending: possible pages, all, or pages and these endings (`.pdf`)."""
 
-    max_pages: int | None = None
+    max_pages: Annotated[int | None, Range(unit="pages")] = None
     """Maximum pages, including earlier runs of the job; None for no limit."""
 
-    max_pages_per_host: int | None = None
+    max_pages_per_host: Annotated[int | None, Range(unit="pages")] = None
     """Maximum pages of each host, over all runs and workers of the job; None for no limit. Requests in flight
     at a kill are repeated, and count when they are written."""
 
-    max_links_per_page: int = MAX_LINKS
+    max_links_per_page: Annotated[int, Range(1, unit="links")] = MAX_LINKS
     """Maximum links of one page. The first ones are used, and `links_cut` counts the rest."""
 
-    max_time: float | None = None
+    max_time: Annotated[float | None, Range(unit="seconds")] = None
     """Maximum duration of this run in seconds; None for no limit."""
 
-    max_bytes: int | None = None
+    max_bytes: Annotated[int | None, Range(unit="bytes")] = None
     """Maximum body bytes over the network in this run; None for no limit. Requests in flight still finish."""
 
-    patience: float = PATIENCE
-    """Maximum seconds to wait for the next due host."""
+    patience: Annotated[float, Range(unit="seconds")] = 600.0
+    """Maximum seconds to wait for the next due host. If none is due by then, the crawl stops and says when to resume.
+    """
 
-    max_concurrent: int = CONCURRENCY
+    max_concurrent: Annotated[int, Range(1, unit="requests")] = 64
     """Maximum requests on the wire, over all hosts. The limit of one host is in its policy."""
 
     sitemaps: bool = False
     """True to read the sitemaps named in robots.txt, or else /sitemap.xml. With `max_pages`, they are read one at a
     time, and only while too few URLs are queued."""
 
-    max_sitemaps: int = SITEMAPS
+    max_sitemaps: Annotated[int, Range()] = 1000
     """Maximum sitemaps of each site, over all runs of the job. At most 3 of them are named in robots.txt on
     hosts outside the crawl."""
 
@@ -97,27 +90,13 @@ class CrawlOptions:
 
     def __post_init__(self) -> None:
         for name in ("domains", "match", "skip", "files"):
-            if not isinstance(getattr(self, name), Iterable):
-                raise rule(name, getattr(self, name), "several texts, such as a tuple")
-        for name in ("depth", "max_pages", "max_pages_per_host", "max_bytes"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                raise PolicyError(f"{name} = {value!r} must be a whole number from 0. Leave it out for no limit.")
-        maps = self.max_sitemaps
-        if isinstance(maps, bool) or not isinstance(maps, int) or maps < 0:
-            raise PolicyError(f"max_sitemaps = {maps!r} must be a whole number from 0. Leave it out for {SITEMAPS:,}.")
-        for name, default in (("max_concurrent", CONCURRENCY), ("max_links_per_page", MAX_LINKS)):
-            most = getattr(self, name)
-            if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-                raise PolicyError(f"{name} = {most!r} must be a whole number from 1. Leave it out for {default:,}.")
-        number("patience", self.patience)
-        if self.max_time is not None:
-            number("max_time", self.max_time)
-        for name, choices in (
-            ("scope", ("host", "site", "domains", "prefix", "any")),
-            ("text", ("none", "plain", "trafilatura")),
-        ):
-            if getattr(self, name) not in choices:
-                raise PolicyError(f"{name} = {getattr(self, name)!r} must be one of {', '.join(choices)}.")
+            given = getattr(self, name)
+            if isinstance(given, str) and name != "files":
+                object.__setattr__(self, name, (given,))
+            elif isinstance(given, Iterable) and not isinstance(given, str | bytes):
+                object.__setattr__(self, name, tuple(given))
+        check_fields(self)
+        if not isinstance(self.files, str | tuple):
+            raise rule("files", self.files, "pages, all, or file endings such as ('.pdf',)", "pages")
         if self.scope == "domains" and not self.domains:
             raise PolicyError('scope = "domains" needs some. Give domains=("example.org", …), or another scope.')

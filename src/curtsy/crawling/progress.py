@@ -1,19 +1,40 @@
-"""Progress of a crawl: Plan before the start, Snapshot while it runs, Summary at its end."""
+"""Progress of a crawl: its plan before the start, snapshots while it runs, its summary, and their counters."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 
 import msgspec
 
+from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.host import Host, fresh, in_time
 from curtsy.core.message import Now
-from curtsy.core.messages import span
-from curtsy.core.policy import Policy
-from curtsy.crawling.outputs import Written
+from curtsy.core.messages import describe, span
+from curtsy.core.policy import Policies, Policy
+from curtsy.core.result import FetchResult
+from curtsy.crawling.frontier.protocol import HostQueue
+from curtsy.crawling.outputs.protocol import Written
 
 
-class Totals(msgspec.Struct):
+class Ended(StrEnum):
+    """Reason for the end of a crawl."""
+
+    DONE = "done"
+    MAX_PAGES = "max_pages"
+    MAX_TIME = "max_time"
+    MAX_BYTES = "max_bytes"
+    LATER = "later"
+    """The rest is due later, or could not be written within `patience`."""
+
+    NOT_WRITTEN = "not_written"
+    """An output is closed, or is not this crawl's file."""
+
+    STOPPED = "stopped"
+
+
+class CrawlTotals(msgspec.Struct):
     """Work of a job over all its runs, stored in the frontier together with the results."""
 
     fetched: int = 0
@@ -45,9 +66,9 @@ class Totals(msgspec.Struct):
         return self.fetched + self.cached
 
 
-def together(several: Iterable[Totals]) -> Totals:
+def together(several: Iterable[CrawlTotals]) -> CrawlTotals:
     """Return the sum of several workers' totals, including their time."""
-    whole = Totals()
+    whole = CrawlTotals()
     for each in several:
         for name in ("fetched", "cached", "redirected", "sitemaps", "bytes", "seconds"):
             setattr(whole, name, getattr(whole, name) + getattr(each, name))
@@ -78,16 +99,16 @@ class HostProgress(msgspec.Struct, frozen=True):
 
     pages_left: int | None = None
     why: str = ""
-    """Reason why the host is not contacted for a while, in a sentence; else empty."""
+    """Short description of the reason why the host is not contacted for a while; else empty."""
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class CrawlSnapshot(msgspec.Struct, frozen=True):
     """State of a crawl at one moment."""
 
     state: str
     """`running`, `waiting`, `stopping`, or the reason for the end."""
 
-    totals: Totals
+    totals: CrawlTotals
     queued: int
     in_flight: int
     """Requests on the wire."""
@@ -108,18 +129,16 @@ class Snapshot(msgspec.Struct, frozen=True):
     hosts: tuple[HostProgress, ...] = ()
     """Hosts with the longest queues, then the latest ones, with their numbers in this run."""
 
-    before: Totals | None = None
+    before: CrawlTotals | None = None
     """Part of `totals` from earlier runs; None if there are no earlier runs."""
 
 
-class Summary(msgspec.Struct, frozen=True):
+class CrawlSummary(msgspec.Struct, frozen=True):
     """Result of a crawl (U14)."""
 
-    ended: str
-    """`done`, `max_pages`, `max_time`, `max_bytes`, `later` (the rest is due later, or could not be written within
-    `patience`), `not_written` (an output is closed, or is not this crawl's file) or `stopped`."""
+    ended: Ended
 
-    totals: Totals
+    totals: CrawlTotals
     queued: int
     """URLs that are left."""
 
@@ -168,7 +187,7 @@ class Summary(msgspec.Struct, frozen=True):
         """Return it as plain values for JSON."""
         totals = self.totals
         return {
-            "ended": self.ended,
+            "ended": str(self.ended),
             "total": self.total,
             "fetched": self.fetched,
             "cached": self.cached,
@@ -186,7 +205,7 @@ class Summary(msgspec.Struct, frozen=True):
         }
 
 
-class Plan(msgspec.Struct, frozen=True):
+class CrawlPlan(msgspec.Struct, frozen=True):
     """Estimate of a crawl before its start."""
 
     pages: int | None
@@ -221,7 +240,7 @@ def pages_left(policy: Policy, host: Host | None, now: Now) -> int | None:
     return max(0, min(lefts)) if lefts else None
 
 
-def plan(pages: int | None, gaps: Sequence[float], overall: Policy | None, allowed: int | None) -> Plan:
+def plan(pages: int | None, gaps: Sequence[float], overall: Policy | None, allowed: int | None) -> CrawlPlan:
     """Estimate the duration of `pages` pages on hosts with these gaps, under the shared rate of all hosts."""
     gap = max(gaps, default=0.0)
     rate = sum(1 / each for each in gaps) if gaps and all(gaps) else None
@@ -237,8 +256,157 @@ def plan(pages: int | None, gaps: Sequence[float], overall: Policy | None, allow
         message = f"up to {_pages(pages)} at this pace ({pace}): about {span(pages / rate)}"
     if allowed is not None and (pages is None or allowed < pages):
         message += f"; the budget allows {allowed:,} today"
-    return Plan(pages, gap, seconds, allowed, message)
+    return CrawlPlan(pages, gap, seconds, allowed, message)
 
 
 def _pages(count: int) -> str:
     return f"{count:,} {'page' if count == 1 else 'pages'}"
+
+
+MOST_HOSTS = 100_000
+"""Maximum number of remembered hosts. Beyond it, the oldest is dropped."""
+
+_STATES = {
+    Reason.CIRCUIT_OPEN: "breaker open",
+    Reason.DOMAIN_BUDGET_EXCEEDED: "budget spent",
+    Reason.PAUSED: "paused",
+}
+
+
+class _Host:
+    __slots__ = ("errors", "out", "pages", "pages_left", "ready_at", "requests_left", "state", "why")
+
+    def __init__(self) -> None:
+        self.pages = self.errors = self.out = 0
+        self.state = "waiting"
+        self.why = ""
+        self.ready_at = 0.0
+        self.requests_left: int | None = None
+        self.pages_left: int | None = None
+
+
+class Hosts:
+    """Statistics of all hosts of a crawl."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[str, _Host] = {}
+
+    def _of(self, host: str) -> _Host:
+        known = self._hosts.get(host)
+        if known is None:
+            if len(self._hosts) >= MOST_HOSTS:
+                del self._hosts[next(iter(self._hosts))]
+            known = self._hosts[host] = _Host()
+        return known
+
+    def began(self, host: str) -> None:
+        """Count a started fetch."""
+        self._of(host).out += 1
+
+    def ended(self, host: str, result: FetchResult | None, wait: float | None, now: float, *, is_page: bool) -> None:
+        """Record the result of a fetch. `wait`: seconds until the host may be requested again; None if unknown."""
+        known = self._of(host)
+        known.out = max(0, known.out - 1)
+        known.ready_at = now + (wait or 0.0)
+        known.state, known.why = "waiting", ""
+        if result is None:
+            return
+        record = result.record
+        if record.requests_left is not None:
+            known.requests_left, known.pages_left = record.requests_left, record.pages_left
+        known.pages += is_page
+        if result.reason is None:
+            return
+        if result.reason in _STATES:
+            known.state, known.why = _STATES[result.reason], describe(result.reason).what
+        elif result.reason not in REFUSALS and result.reason is not Reason.REDIRECTED:
+            known.errors += 1
+            if result.retry_after is not None:
+                known.state, known.why = "resting", result.cause
+
+    def count(self) -> int:
+        """Return the number of remembered hosts."""
+        return len(self._hosts)
+
+    def progress(self, queues: Iterable[HostQueue], now: float, most: int) -> tuple[HostProgress, ...]:
+        """Return at most `most` hosts: those in `queues` first, then the latest ones."""
+        rows: dict[str, HostProgress] = {}
+        for queue in queues:
+            rows[queue.host] = self._row(queue.host, now, queue)
+        for host in reversed(self._hosts):
+            if len(rows) >= most:
+                break
+            if host not in rows:
+                rows[host] = self._row(host, now, None)
+        return tuple(rows.values())[:most]
+
+    def _row(self, host: str, now: float, queue: HostQueue | None) -> HostProgress:
+        known = self._hosts.get(host) or _Host()
+        state, next_in = known.state, max(0.0, known.ready_at - now)
+        if known.out:
+            state = "fetching"
+        elif queue is not None and queue.due_in is not None:
+            next_in = queue.due_in
+        elif queue is None and state == "waiting":
+            state = "done"
+        return HostProgress(
+            host=host,
+            state=state,
+            pages=known.pages,
+            errors=known.errors,
+            queued=None if queue is None else queue.queued,
+            next_in=None if state in ("done", "fetching") else next_in,
+            requests_left=known.requests_left,
+            pages_left=known.pages_left,
+            why=known.why,
+        )
+
+
+MINUTE = 60.0
+
+MOST_MARKS = 600
+"""Maximum number of marks, because a fake clock may stand still while they are added."""
+
+
+class RateMeter:
+    """Page rate over the last minute."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, int]] = deque(maxlen=MOST_MARKS)
+        """Times with the number of pages at each."""
+
+    def mark(self, now: float, pages: int) -> None:
+        """Record the current number of pages."""
+        self._marks.append((now, pages))
+        while len(self._marks) > 2 and self._marks[0][0] < now - MINUTE:
+            self._marks.popleft()
+
+    def rate(self, now: float, pages: int) -> float:
+        """Return the pages per second over the last minute."""
+        if not self._marks:
+            return 0.0
+        then, before = self._marks[0]
+        return (pages - before) / (now - then) if now > then else 0.0
+
+
+def time_left(
+    queued: int, most: int | None, queues: Sequence[HostQueue], policies: Policies, rate: float, patience: float
+) -> float | None:
+    """Estimate the seconds until the queue, or `most` URLs of it, is done; None if unknown.
+
+    The estimate is the time of the slowest host, or of all hosts under their shared rate, whichever is longer. Without
+    pauses, it follows from the present rate. Hosts that are due after more than `patience` seconds are ignored.
+    """
+    soon = [each for each in queues if (each.due_in or 0.0) <= patience]
+    left = queued - sum(each.queued for each in queues if each not in soon)
+    left = left if most is None else min(left, most)
+    if left <= 0:
+        return 0.0
+
+    def needs(each: HostQueue) -> float:
+        gaps = min(each.queued, left) - (each.due_in is not None)  # the first request waits only until the host is due
+        return (each.due_in or 0.0) + max(0, gaps) * gap_of(policies.of(each.host))
+
+    by_host = max(map(needs, soon), default=0.0)
+    by_all = left / policies.global_qps if policies.global_qps else 0.0
+    return max(by_host, by_all) or (left / rate if rate > 0 else None)

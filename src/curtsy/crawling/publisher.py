@@ -7,14 +7,14 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from curtsy.client import AsyncClient
 from curtsy.core.crawl_record import MOST_HOSTS, MOST_SEEDS, CrawledHost, CrawlRecord, crawl_key
 from curtsy.core.errors import CurtsyError
 from curtsy.core.message import SECOND, Now
 from curtsy.core.record import Record
 from curtsy.core.secrets import mask_url
-from curtsy.crawling.progress import Snapshot
-from curtsy.engine.stats_publisher import process_name
+from curtsy.crawling.progress import CrawlSnapshot
+from curtsy.engine.counters import process_name
+from curtsy.engine.session import Session
 
 EVERY = 1.0
 """Seconds between two updates."""
@@ -31,15 +31,15 @@ class CrawlPublisher:
 
     def __init__(
         self,
-        client: AsyncClient,
+        session: Session,
         job: str,
         who: str,
         seeds: Callable[[], Sequence[str]],
-        look: Callable[[], Awaitable[Snapshot]],
+        look: Callable[[], Awaitable[CrawlSnapshot]],
     ) -> None:
         """Create a publisher. `who` distinguishes the workers of a job; `look` returns the progress."""
-        self._store = client.store
-        self._is_idle = client.gate.is_immediate  # a store in memory has no other readers
+        self._store = session.store
+        self._is_idle = session.gate.is_immediate  # a store in memory has no other readers
         self._is_job = bool(job)
         self._job = job or f"crawl-{os.getpid()}"
         self._key = crawl_key(self._job + who)
@@ -57,7 +57,7 @@ class CrawlPublisher:
 
     async def tell(self, is_over: bool = False) -> None:
         """Publish once. `is_over` marks the last update, however the crawl ended."""
-        if self._is_idle or getattr(self._store, "held", False):  # during an outage the store is bridged in memory
+        if self._is_idle or self._store.held:  # during an outage the store is bridged in memory
             return
         try:
             began = time.monotonic()
@@ -67,7 +67,7 @@ class CrawlPublisher:
         except CurtsyError:
             pass  # the crawl itself reports errors of the store
 
-    def _record(self, snapshot: Snapshot, now: Now, is_over: bool) -> Record:
+    def _record(self, snapshot: CrawlSnapshot, now: Now, is_over: bool) -> Record:
         at = now.epoch / SECOND
         if self._started_at is None:
             self._started_at = at - snapshot.elapsed

@@ -1,4 +1,4 @@
-"""Reader: parses a response into a page or a sitemap."""
+"""Reader: parses a response into a page or a sitemap. SiteInfo: sitemaps and signals of a robots.txt."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import msgspec
 
 from curtsy.core.message import Headers, Url, parse_url
 from curtsy.core.result import FetchResult
+from curtsy.core.rules import agent_rules
 from curtsy.crawling.extract.links import KnownHrefs
 from curtsy.crawling.extract.page import Extract, extract, is_html
-from curtsy.crawling.extract.sitemap import Listing, is_sitemap, listing
+from curtsy.crawling.extract.sitemap import Sitemap, is_sitemap, parse_sitemap
 from curtsy.crawling.extract.text import main_text
 from curtsy.crawling.frontier.protocol import Claimed
 from curtsy.crawling.options import CrawlOptions
-from curtsy.crawling.page import CrawledPage
+from curtsy.crawling.results import CrawledPage
+from curtsy.engine.session import Session
 
 NOINDEX, NOT_CANONICAL, DUPLICATE = "noindex", "not_canonical", "duplicate"
 """Reason codes for pages that are left out of the results."""
@@ -51,7 +53,7 @@ class Reading(msgspec.Struct, frozen=True):
     origin: str = ""
     """Origin of the page's base URL, to which the hrefs belong."""
 
-    sitemap: Listing | None = None
+    sitemap: Sitemap | None = None
     is_noindex: bool = False
 
 
@@ -78,7 +80,7 @@ class Reader:
         assert isinstance(url, Url)
         options, headers, body = self._options, result.headers, result.body
         if options.sitemaps and (is_for_sitemap(claimed) or _is_sitemap(body)):
-            sitemap = listing(body, url.text)
+            sitemap = parse_sitemap(body, url.text)
             is_page = not sitemap.pages and not sitemap.sitemaps and is_html(result.content_type, body)
             if is_listed(claimed) or not is_page:  # some sites redirect an absent sitemap to a page
                 return Reading(None, sitemap=sitemap)
@@ -169,6 +171,56 @@ def _header_signals(headers: Headers) -> tuple[str, ...]:
     return tuple(f"{name}: {value[:200]}" for name in present for value in headers.all(name))
 
 
+def origin_of(url: str) -> str:
+    """Return the origin of a canonical URL."""
+    return url[: url.index("/", 8)]
+
+
 def moment(epoch: float) -> str:
     """Return an epoch second as ISO 8601, UTC."""
     return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+MOST_SIGNALS = 1000
+"""Maximum number of robots.txt texts with remembered AI signals."""
+
+
+class SiteInfo:
+    """Information on origins from the rules that the session has cached; it sends no requests."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._met: set[str] = set()
+        self._signals: dict[int, tuple[str, ...]] = {}
+        """AI signals by the hash of a text. Texts may be long and are often equal on many hosts."""
+
+    def sitemaps(self, origin: str, most: int) -> list[str]:
+        """Return the first `most` sitemaps of an origin, or their usual path; empty if it was met before."""
+        if origin in self._met:
+            return []
+        self._met.add(origin)
+        base = parse_url(origin + "/")
+        assert isinstance(base, Url)
+        text = self._text(origin)
+        named = agent_rules(text, self._session.policies.user_agent).sitemaps[:most] if text else ()
+        urls = [each.text for name in named if isinstance(each := parse_url(name, base), Url)]
+        return urls or [f"{origin}/sitemap.xml"]
+
+    def signals(self, origin: str) -> tuple[str, ...]:
+        """Return the AI signals of an origin, each as a field with its value."""
+        text = self._text(origin)
+        if not text:
+            return ()
+        key = hash(text)
+        known = self._signals.get(key)
+        if known is None:
+            said = agent_rules(text, self._session.policies.user_agent).content_signals
+            known = tuple(f"{each.field}: {each.value[:200]}" for each in said)
+            if len(self._signals) >= MOST_SIGNALS:
+                self._signals.clear()
+            self._signals[key] = known
+        return known
+
+    def _text(self, origin: str) -> bytes | None:
+        rules = self._session.known_rules(origin)
+        return None if rules is None else rules.text

@@ -1,12 +1,171 @@
-"""Results of fetches until they are written: at once, or after the consumer has received the page."""
+"""Results of a crawl: its pages, its URLs without a page, and the queue of results until they are written."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from curtsy.crawling.committer import Finished
-from curtsy.crawling.frontier.protocol import Deferred
+import msgspec
+
+from curtsy.core.message import NO_HEADERS, Headers
+from curtsy.core.record import FetchRecord
+from curtsy.core.secrets import mask_url, masked_repr
+from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done, Ending, Failed, Found
+
+MOST_LINKS = 1000
+"""Maximum number of links added in one call. If a page has more, its links are added in chunks before the page is
+written, so that other tasks run in between. After a kill, the page is fetched again and its links are known already."""
+
+LARGE = 1_000_000
+"""Body size in bytes above which a page is written in a thread, so that the event loop is not blocked."""
+
+
+class CrawledPage(msgspec.Struct, frozen=True):
+    """Page that was fetched, or is a valid cache entry."""
+
+    url: str
+    """Requested URL, canonical."""
+
+    final_url: str
+    """URL after the followed redirects. In a crawl it equals `url`, because each redirect target is a URL of its
+    own."""
+
+    status: int
+    title: str | None
+    text: str
+    """Main text; empty if it was not requested or the page is not HTML."""
+
+    links: tuple[str, ...]
+    """Linked pages, canonical, in order, without duplicates."""
+
+    fetched_at: str
+    """Time of the response: ISO 8601, UTC."""
+
+    content_type: str | None
+    encoding: str | None
+    """Encoding of the text; None if the page is not HTML."""
+
+    body: bytes
+    """Decompressed body."""
+
+    headers: Headers
+    """Response headers."""
+
+    request_headers: Headers = NO_HEADERS
+    """Request headers that curtsy set itself."""
+
+    depth: int = 0
+    """Number of links from a seed."""
+
+    parent: str | None = None
+    """First page that links to it, or the URL that redirected to it."""
+
+    redirected: bool = False
+    """True if `parent` redirected here; False if it links here."""
+
+    cache: str | None = None
+    """`hit`, `revalidated` or `stale` if the body is a cache entry; None if it was fetched now."""
+
+    canonical: str | None = None
+    """URL that the page names as its canonical one."""
+
+    directives: tuple[str, ...] = ()
+    """Directives for crawlers in meta tags and `X-Robots-Tag`: `noindex`, `nofollow` …"""
+
+    signals: tuple[str, ...] = ()
+    """Statements on AI use in the page, its headers and the site's robots.txt: `noai`, `Content-Signal: …` …"""
+
+    links_cut: int = 0
+    """Minimum number of links missing in `links`: the page has more than `max_links_per_page`, or takes too long to
+    read."""
+
+    duplicate_of: str | None = None
+    """Page of this crawl with the same body, if duplicates are searched."""
+
+    record: FetchRecord | None = None
+    """Record of the fetch: attempts, waits, bytes."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {mask_url(self.url)} {self.status} {len(self.body):,} bytes>"
+
+
+class SkippedUrl(msgspec.Struct, frozen=True, gc=False):
+    """URL without a page, temporarily or permanently."""
+
+    url: str
+    reason: str
+    """A `Reason`, or why it is outside the scope: `other_host`, `too_deep`, `not_matched` …"""
+
+    message: str = ""
+    """Explanation: what happened, why, and what to do."""
+
+    status: int | None = None
+    depth: int = 0
+    parent: str | None = None
+    is_refusal: bool = True
+    """True if curtsy decided against the request or the page; False if the request failed."""
+
+    at: str = ""
+    """Time: ISO 8601, UTC."""
+
+    __repr__ = masked_repr
+
+
+class Finished(msgspec.Struct):
+    """Result of one claim."""
+
+    claimed: Claimed
+    end: Done | Failed | Deferred
+    found: Sequence[Found] = ()
+    page: CrawledPage | None = None
+    skipped: Sequence[SkippedUrl] = ()
+    """URLs without a page: the claimed URL itself and links outside the scope."""
+
+    learned: tuple[str, Mapping[str, str]] = ("", {})
+    """Origin, and hrefs on its pages that need no further check once this claim is written. Each href maps to its
+    link."""
+
+    notes: Mapping[str, Any] = {}
+    is_redirect: bool = False
+    """True if the response only redirects to another URL."""
+
+    links_cut: int = 0
+    """Minimum number of links of the page that were dropped."""
+
+    redirect: CrawledPage | None = None
+    """Response of a redirect or of a failed redirect. It is not a page, but archives store it."""
+
+    more_left_out: Mapping[str, int] = {}
+    """Number of links outside the scope beyond those in `skipped`, by reason."""
+
+    bytes: int = 0
+    """Body bytes received over the network, including bodies that are not stored."""
+
+    answered_at: float | None = None
+    """Time at which the seconds in `end` start to count. None: they count from the time of writing."""
+
+    @property
+    def is_large(self) -> bool:
+        """Return whether writing it takes long."""
+        page = self.page
+        size = len(self.skipped) if page is None else len(self.skipped) + len(page.links)
+        return size > MOST_LINKS or (page is not None and len(page.body) > LARGE)
+
+    def ending(self, now: float) -> Ending:
+        """Return it as an ending for the frontier. The ending's seconds count from `now`."""
+        end = self.end
+        if self.answered_at is not None:
+            age = now - self.answered_at
+            match end:
+                case Done(after) if after:
+                    end = Done(max(0.0, after - age))
+                case Failed(reason, after) if after:
+                    end = Failed(reason, max(0.0, after - age))
+                case Deferred(seconds, last) if seconds:
+                    end = Deferred(max(0.0, seconds - age), last)
+        return Ending(self.claimed, end, self.found, self.page is not None)
 
 
 class Results:
@@ -17,7 +176,7 @@ class Results:
         """Results to be written."""
         self.is_iterated = False
         """True if a consumer iterates over the pages; else they go to the outputs only."""
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
         """Set when a page is available, or when the crawl has ended."""
         self._unread: deque[Finished] = deque()
         self._handed: dict[int, Finished] = {}
@@ -27,7 +186,7 @@ class Results:
         """Add the result of a fetch."""
         if finished.page is not None and self.is_iterated:
             self._unread.append(finished)
-            self.news.set()
+            self.changed.set()
         else:
             self.finished.append(finished)
 
@@ -39,12 +198,12 @@ class Results:
         self._handed[finished.claimed.ticket] = finished
         return finished
 
-    def dealt_with(self, finished: Finished) -> None:
+    def accept(self, finished: Finished) -> None:
         """Mark a yielded page for writing, unless it was put back meanwhile."""
         if self._handed.pop(finished.claimed.ticket, None) is not None:
             self.finished.append(finished)
 
-    def all_dealt_with(self) -> None:
+    def accept_all(self) -> None:
         """Mark all yielded pages for writing."""
         self.finished += self._handed.values()
         self._handed.clear()

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from curtsy.client import AsyncClient
+from curtsy.core import messages
 from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError, Reason, StoreError
 from curtsy.core.fair_share import AddressShares, FairShares
 from curtsy.core.result import FetchResult
-from curtsy.crawling import messages
-from curtsy.crawling.committer import Finished
-from curtsy.crawling.filters import Filters, Slices
+from curtsy.crawling.event_loop import Turn
+from curtsy.crawling.filters import Filters
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Room
-from curtsy.crawling.host_stats import Hosts
+from curtsy.crawling.progress import Hosts
 from curtsy.crawling.quota import Quota
-from curtsy.crawling.results import Results
+from curtsy.crawling.reader import origin_of
+from curtsy.crawling.results import Finished, Results
+from curtsy.engine.session import Session
 from curtsy.http.registered_domain import name_and_port, site_of
 from curtsy.http.sender import SLOW
 from curtsy.system.log import LibraryLogger, library_logger
@@ -52,8 +53,17 @@ class RunningFetch:
     """Claimed URL that is being fetched."""
 
     __slots__ = (
-        "address", "claimed", "has_place", "is_answered", "is_asked", "is_called_off", "is_looked_up",
-        "is_on_wire", "is_starting", "left_wire_at", "site",
+        "address",
+        "claimed",
+        "has_slot",
+        "is_answered",
+        "is_asked",
+        "is_looked_up",
+        "is_on_wire",
+        "is_starting",
+        "is_withdrawn",
+        "left_wire_at",
+        "site",
     )  # fmt: skip
 
     def __init__(self, claimed: Claimed) -> None:
@@ -61,13 +71,13 @@ class RunningFetch:
         self.site = site_of(claimed.host)
         self.address = ""
         """Address of its host, or the last known one of its site; empty if unknown."""
-        self.has_place = False
+        self.has_slot = False
         """True if it counts as in flight."""
         self.is_starting = True
         """True if it is not on the wire yet but may get there."""
         self.is_looked_up = False
         """True while its host is looked up. Then it holds a slot of its site, but none on the wire."""
-        self.is_on_wire = self.is_answered = self.is_called_off = False
+        self.is_on_wire = self.is_answered = self.is_withdrawn = False
         self.is_asked = False
         """True after a reply to more than robots.txt. A retry then waits for its own host."""
         self.left_wire_at: float | None = None
@@ -79,40 +89,16 @@ class RunningFetch:
         return self.claimed.tries >= SUSPECT
 
 
-class Turn:
-    """CPU time of all fetches in one iteration of the event loop.
-
-    Checking or reading a malicious robots.txt or page takes some hundredth of a second on the loop. Many at once would
-    block all other tasks.
-    """
-
-    def __init__(self) -> None:
-        self._slice: Slices | None = None
-
-    async def has_time(self) -> None:
-        """Wait for an iteration of the loop with time left."""
-        while True:
-            if self._slice is None:
-                self._slice = Slices()
-                asyncio.get_running_loop().call_soon(self._end)
-            if not self._slice.is_over():
-                return
-            await asyncio.sleep(0)
-
-    def _end(self) -> None:
-        self._slice = None
-
-
 class RunningFetches:
     """All running fetches. Their results go to `results`."""
 
     def __init__(
         self,
-        client: AsyncClient,
+        session: Session,
         filters: Filters,
         quota: Quota,
         results: Results,
-        ring: Callable[[], None],
+        wake: Callable[[], None],
         locate: Callable[[str, str], None],
         *,
         places: int,
@@ -120,16 +106,16 @@ class RunningFetches:
     ) -> None:
         """Create the set of running fetches.
 
-        `ring` is called when more fetches may start. `locate` is called when the address of a host is known. `places`
+        `wake` is called when more fetches may start. `locate` is called when the address of a host is known. `places`
         is the maximum number of requests in flight. `is_shared` means that another worker may take over an expired
         lease.
         """
-        self._client = client
+        self._session = session
         self._filters = filters
         self._quota = quota
         self._results = results
-        self._ring = ring
-        self._tell_address = locate
+        self._wake = wake
+        self._report_address = locate
         self._places = places
         self._sites: FairShares[str] = FairShares(places)
         self._addresses: AddressShares[str] = AddressShares(places)
@@ -143,9 +129,9 @@ class RunningFetches:
         self.looked_up = 0
         """Number of fetches that wait for the lookup of their host."""
         self._is_shared = is_shared
-        self._timers = client.timers
+        self._timers = session.timers
         self._loop_turn = Turn()
-        self._visits: dict[asyncio.Task[None], RunningFetch] = {}
+        self._fetches: dict[asyncio.Task[None], RunningFetch] = {}
         self._returning: dict[RunningFetch, asyncio.Future[None]] = {}
         """Fetches that left the wire and wait for a slot to return."""
         self.hosts = Hosts()
@@ -160,21 +146,21 @@ class RunningFetches:
         """Time since which the only result is that hosts are paused indefinitely; None after any other result."""
 
     def __len__(self) -> int:
-        return len(self._visits)
+        return len(self._fetches)
 
-    def under_way(self) -> list[RunningFetch]:
+    def unanswered(self) -> list[RunningFetch]:
         """Return the fetches whose responses are not read yet."""
-        return list(self._visits.values())
+        return list(self._fetches.values())
 
-    def in_line(self) -> int:
+    def queued_for_rate(self) -> int:
         """Return the number of fetches that know their rules and wait for their first request."""
-        visits = self._visits.values()
-        return sum(not (visit.is_starting or visit.is_on_wire or visit.is_asked) for visit in visits) - self.looked_up
+        fetches = self._fetches.values()
+        return sum(not (fetch.is_starting or fetch.is_on_wire or fetch.is_asked) for fetch in fetches) - self.looked_up
 
-    def to_be_repeated(self) -> int:
+    def waiting_to_retry(self) -> int:
         """Return the number of fetches that had a reply and wait for a retry."""
-        visits = self._visits.values()
-        return sum(visit.is_asked and not (visit.is_on_wire or visit.is_answered) for visit in visits)
+        fetches = self._fetches.values()
+        return sum(fetch.is_asked and not (fetch.is_on_wire or fetch.is_answered) for fetch in fetches)
 
     def room(self) -> Room:
         """Return the current shares of slots. If LOOKUPS names are being looked up, further slow names wait."""
@@ -206,45 +192,47 @@ class RunningFetches:
         if (refused := self._refused(claimed)) is not None:
             self._results.put(refused)
             return
-        visit = RunningFetch(claimed)
-        if (address := self._located.get(visit.site, SLOW)) != SLOW:
-            visit.address = address
+        fetch = RunningFetch(claimed)
+        if (address := self._located.get(fetch.site, SLOW)) != SLOW:
+            fetch.address = address
         self.starting += 1
-        self._count(visit)
-        self.suspects += visit.is_suspect
+        self._count(fetch)
+        self.suspects += fetch.is_suspect
         self.hosts.began(claimed.host)
         self._quota.begin(claimed.host)
-        task = asyncio.ensure_future(self._visit(visit, may_crowd))
-        self._visits[task] = visit
+        task = asyncio.ensure_future(self._fetch(fetch, may_crowd))
+        self._fetches[task] = fetch
         task.add_done_callback(self._ended)
 
     def _refused(self, claimed: Claimed) -> Finished | None:
         """Return the result of a URL that is not fetched although it was queued; None if it may be fetched."""
         self._quota.learn(claimed.host, claimed.host_pages)
         if self._quota.is_used_up(claimed.host):
-            return self._filters.skipped(claimed, "host_limit", messages.host_limit(claimed.url, self._quota.most))
+            return self._filters.skip(claimed, "host_limit", messages.host_limit(claimed.url, self._quota.most))
         if self._quota.is_taken(claimed.host):
             return Finished(claimed, Deferred(MAX_WAIT))
         if claimed.tries >= GUILTY:
-            return self._filters.skipped(claimed, "reader_crashed", messages.reader_crashed(claimed.url), failed=True)
+            return self._filters.skip(claimed, "reader_crashed", messages.reader_crashed(claimed.url), failed=True)
         return None
 
-    async def _visit(self, visit: RunningFetch, may_crowd: bool) -> None:
+    async def _fetch(self, fetch: RunningFetch, may_crowd: bool) -> None:
         """Fetch one URL and add its result."""
-        claimed, result, heard_at = visit.claimed, None, None
+        claimed, result, answered_at = fetch.claimed, None, None
         finished = Finished(claimed, Deferred(0.0))  # if the task is cancelled
         try:
-            if (put_off := await self._finds_no_place(visit, may_crowd)) is not None:
+            if (put_off := await self._delay_for_slot(fetch, may_crowd)) is not None:
                 finished = Finished(claimed, Deferred(put_off))
                 return
             await self._loop_turn.has_time()
-            result = await self._client.visit(
-                self._ask(claimed), lambda is_on_wire: self._wired(visit, is_on_wire), lambda: self._place(visit)
+            result = await self._session.fetch_alone(
+                self._ask(claimed),
+                lambda is_on_wire: self._on_wire(fetch, is_on_wire),
+                lambda: self._before_send(fetch),
             )
-            visit.is_answered = True
-            heard_at = self._timers.now()
+            fetch.is_answered = True
+            answered_at = self._timers.now()
             await self._loop_turn.has_time()
-            finished = await self._filters.filters(claimed, result)
+            finished = await self._filters.decide(claimed, result)
         except (
             PolicyError
         ) as error:  # not specific to this page, so it ends the crawl: for example, the client is closed
@@ -253,11 +241,11 @@ class RunningFetches:
             _log.warning(f"{error} A page is put back.", url=claimed.url)
         except Exception as error:  # one failure does not stop the others (N10)
             _log.error("A page could not be dealt with", url=claimed.url, error=repr(error))
-            finished = self._filters.skipped(claimed, "error", f"{type(error).__name__}: {error}", failed=True)
+            finished = self._filters.skip(claimed, "error", f"{type(error).__name__}: {error}", failed=True)
         finally:
-            self._finish(finished, result, heard_at)
+            self._finish(finished, result, answered_at)
 
-    async def _finds_no_place(self, visit: RunningFetch, may_crowd: bool) -> float | None:
+    async def _delay_for_slot(self, fetch: RunningFetch, may_crowd: bool) -> float | None:
         """Return the seconds until the retry of a fetch that cannot be sent now; None if it can.
 
         It cannot be sent if its address has no free slot. It cannot be sent either if the lookup of its host took long,
@@ -266,105 +254,105 @@ class RunningFetches:
         While at most a quarter of the slots is in use, no address can exceed its share, so none is looked up.
         """
         if self.starting + self.on_wire <= self._addresses.share:
-            self._unlocated[visit] = None
+            self._unlocated[fetch] = None
             return None
         others, self._unlocated = self._unlocated, {}
-        if self.looked_up >= LOOKUPS and self._is_strange(visit):
-            self._tell(visit, SLOW)
+        if self.looked_up >= LOOKUPS and self._is_unknown(fetch):
+            self._report(fetch, SLOW)
             return CROWDED
-        lookup = self._look_up(visit)
+        lookup = self._look_up(fetch)
         await asyncio.wait([lookup, *map(self._look_up, others)], timeout=GLANCE)
-        if not may_crowd and self._is_crowded(visit):
+        if not may_crowd and self._is_crowded(fetch):
             lookup.cancel()
             return CROWDED if self._is_shared else 0.0
         if not lookup.done():
-            await self._wait_for_name(visit, lookup)
+            await self._wait_for_name(fetch, lookup)
             return 0.0
         lookup.result()
-        self._nameless.discard(visit.claimed.host)
+        self._nameless.discard(fetch.claimed.host)
         return None
 
-    def _is_crowded(self, visit: RunningFetch) -> bool:
+    def _is_crowded(self, fetch: RunningFetch) -> bool:
         """Return whether the address of a fetch has no free slot. If so, the fetch no longer counts there."""
-        address, now = visit.address, self._timers.now()
+        address, now = fetch.address, self._timers.now()
         if not address:
             return False
-        self._addresses.give_back_for(visit.site, address, now)
+        self._addresses.give_back_for(fetch.site, address, now)
         if self._addresses.counted(address) >= self._addresses.share:
-            visit.address = ""
+            fetch.address = ""
             return True
-        self._addresses.take_for(visit.site, address, now)
+        self._addresses.take_for(fetch.site, address, now)
         return False
 
-    def _is_strange(self, visit: RunningFetch) -> bool:
+    def _is_unknown(self, fetch: RunningFetch) -> bool:
         """Return whether the lookup of a fetch's host may take long."""
-        is_number = name_and_port(visit.claimed.host)[0][-1:] in "]0123456789"
-        return not (visit.address or is_number or visit.claimed.host in self._nameless)
+        is_number = name_and_port(fetch.claimed.host)[0][-1:] in "]0123456789"
+        return not (fetch.address or is_number or fetch.claimed.host in self._nameless)
 
-    def _look_up(self, visit: RunningFetch) -> asyncio.Task[None]:
-        lookup = asyncio.ensure_future(self._locate(visit))
+    def _look_up(self, fetch: RunningFetch) -> asyncio.Task[None]:
+        lookup = asyncio.ensure_future(self._locate(fetch))
         self._lookups.add(lookup)
         lookup.add_done_callback(self._lookups.discard)
         return lookup
 
-    async def _wait_for_name(self, visit: RunningFetch, lookup: asyncio.Task[None]) -> None:
+    async def _wait_for_name(self, fetch: RunningFetch, lookup: asyncio.Task[None]) -> None:
         """Release the slot of a fetch until its host is looked up."""
-        visit.is_looked_up = True
+        fetch.is_looked_up = True
         self.looked_up += 1
-        self._started(visit)
-        self._hand_on()
-        self._ring()
+        self._started(fetch)
+        self._grant_slots()
+        self._wake()
         try:
             await lookup
         finally:
-            visit.is_looked_up = False
+            fetch.is_looked_up = False
             self.looked_up -= 1
-            self._count(visit)
-        if visit.address in ("", SLOW):
+            self._count(fetch)
+        if fetch.address in ("", SLOW):
             if len(self._nameless) >= MOST_LOCATED:
                 self._nameless.clear()
-            self._nameless.add(visit.claimed.host)
-            self._tell(visit, SLOW)
+            self._nameless.add(fetch.claimed.host)
+            self._report(fetch, SLOW)
 
-    async def _locate(self, visit: RunningFetch) -> None:
+    async def _locate(self, fetch: RunningFetch) -> None:
         """Look up the address of a fetch and count the fetch there."""
-        claimed, now = visit.claimed, self._timers.now
-        address = SLOW if claimed.host in self._nameless else await self._client.locate(claimed.url)
-        if address != visit.address and visit.has_place:
-            if visit.address:
-                self._addresses.give_back_for(visit.site, visit.address, now())
+        claimed, now = fetch.claimed, self._timers.now
+        address = SLOW if claimed.host in self._nameless else await self._session.address_of(claimed.url)
+        if address != fetch.address and fetch.has_slot:
+            if fetch.address:
+                self._addresses.give_back_for(fetch.site, fetch.address, now())
             if address:
-                self._addresses.take_for(visit.site, address, now())
-        visit.address = address
+                self._addresses.take_for(fetch.site, address, now())
+        fetch.address = address
         if address:
-            self._tell(visit, address)
+            self._report(fetch, address)
 
-    def _tell(self, visit: RunningFetch, address: str) -> None:
+    def _report(self, fetch: RunningFetch, address: str) -> None:
         """Report the address of a fetch to the frontier, if it has changed."""
-        if self._located.get(visit.site) != address:
+        if self._located.get(fetch.site) != address:
             if len(self._located) >= MOST_LOCATED:
                 self._located.clear()
-            self._located[visit.site] = address
-            self._tell_address(visit.claimed.host, address)
+            self._located[fetch.site] = address
+            self._report_address(fetch.claimed.host, address)
 
-    def _count(self, visit: RunningFetch) -> None:
+    def _count(self, fetch: RunningFetch) -> None:
         """Update whether a fetch counts as in flight at its registered domain and its address."""
-        has_place = visit.is_starting or visit.is_on_wire or visit.is_looked_up
+        has_slot = fetch.is_starting or fetch.is_on_wire or fetch.is_looked_up
         now = self._timers.now()
-        if has_place == visit.has_place:
+        if has_slot == fetch.has_slot:
             return
-        visit.has_place = has_place
-        (self._sites.take if has_place else self._sites.give_back)(visit.site, now)
-        if visit.address:
-            count = self._addresses.take_for if has_place else self._addresses.give_back_for
-            count(visit.site, visit.address, now)
+        fetch.has_slot = has_slot
+        (self._sites.take if has_slot else self._sites.give_back)(fetch.site, now)
+        if fetch.address:
+            count = self._addresses.take_for if has_slot else self._addresses.give_back_for
+            count(fetch.site, fetch.address, now)
 
-    def _finish(self, finished: Finished, result: FetchResult | None, heard_at: float | None) -> None:
+    def _finish(self, finished: Finished, result: FetchResult | None, answered_at: float | None) -> None:
         host, end, is_page = finished.claimed.host, finished.end, finished.page is not None
-        now = self._timers.now() if heard_at is None else heard_at
+        now = self._timers.now() if answered_at is None else answered_at
         wait = end.seconds if isinstance(end, Deferred) else end.after
         self.hosts.ended(host, result, wait, now, is_page=is_page)
-        finished.heard_at = heard_at
+        finished.answered_at = answered_at
         self._quota.end(host, is_page=is_page)
         if result is not None:
             finished.bytes = result.record.bytes
@@ -375,99 +363,97 @@ class RunningFetches:
     def _ask(self, claimed: Claimed) -> FetchRequest:
         # Nothing is sent after the lease may have been taken over (F60).
         deadline = max(0.001, claimed.leased_until - self._timers.now()) if self._is_shared else None
-        qps = self._client.policies.global_qps
-        max_wait = MAX_WAIT if qps is None else longest_line(qps) / qps
-        follow, is_foreign = claimed.url in self._filters.led_back, self._filters.is_foreign(claimed)
+        qps = self._session.policies.global_qps
+        max_wait = MAX_WAIT if qps is None else longest_queue(qps) / qps
+        follow, is_foreign = claimed.url in self._filters.followed_at_once, self._filters.is_foreign(claimed)
         return FetchRequest(claimed.url, max_wait=max_wait, follow=follow, deadline=deadline, is_foreign=is_foreign)
 
-    def _wired(self, visit: RunningFetch, is_on_wire: bool) -> None:
-        visit.is_on_wire = is_on_wire
+    def _on_wire(self, fetch: RunningFetch, is_on_wire: bool) -> None:
+        fetch.is_on_wire = is_on_wire
         self.on_wire += 1 if is_on_wire else -1
-        self._started(visit)
-        self._count(visit)
+        self._started(fetch)
+        self._count(fetch)
         if not is_on_wire:
-            visit.left_wire_at = self._timers.now()
-            url = visit.claimed.url
-            visit.is_asked = (
-                self._client.known_rules(url[: url.index("/", 8)]) is not None
-            )  # None: the reply was robots.txt
-            self._hand_on()
-            self._ring()
+            fetch.left_wire_at = self._timers.now()
+            url = fetch.claimed.url
+            fetch.is_asked = self._session.known_rules(origin_of(url)) is not None  # None: the reply was robots.txt
+            self._grant_slots()
+            self._wake()
 
-    def _place(self, visit: RunningFetch) -> Awaitable[None] | None:
+    def _before_send(self, fetch: RunningFetch) -> Awaitable[None] | None:
         """Return an awaitable for a slot; None if the fetch may use the wire now.
 
         A fetch returns to the wire for its page or a retry. It holds no slot while it waits. Without this check, all
         fetches whose pauses end together would be on the wire at once.
         """
-        return None if visit.is_starting or self._may_return(visit) else self._turn(visit)
+        return None if fetch.is_starting or self._may_return(fetch) else self._turn(fetch)
 
-    async def _turn(self, visit: RunningFetch) -> None:
-        turn = self._returning[visit] = asyncio.get_running_loop().create_future()
+    async def _turn(self, fetch: RunningFetch) -> None:
+        turn = self._returning[fetch] = asyncio.get_running_loop().create_future()
         try:
             await turn
         except asyncio.CancelledError:
-            self._started(visit)  # a slot may have been granted in the same moment
-            self._hand_on()
+            self._started(fetch)  # a slot may have been granted in the same moment
+            self._grant_slots()
             raise
         finally:
-            self._returning.pop(visit, None)
+            self._returning.pop(fetch, None)
 
-    def _may_return(self, visit: RunningFetch) -> bool:
+    def _may_return(self, fetch: RunningFetch) -> bool:
         now = self._timers.now()
-        if self.starting + self.on_wire >= self._places or self._sites.is_full(visit.site, now):
+        if self.starting + self.on_wire >= self._places or self._sites.is_full(fetch.site, now):
             return False
-        return not (visit.address and self._addresses.is_full(visit.address, now))
+        return not (fetch.address and self._addresses.is_full(fetch.address, now))
 
-    def _hand_on(self) -> None:
+    def _grant_slots(self) -> None:
         """Grant free slots to the fetches that have waited longest."""
-        for visit, turn in list(self._returning.items()):
+        for fetch, turn in list(self._returning.items()):
             if self.starting + self.on_wire >= self._places:
                 return
-            if not turn.done() and self._may_return(visit):
-                visit.is_starting = True
+            if not turn.done() and self._may_return(fetch):
+                fetch.is_starting = True
                 self.starting += 1
-                self._count(visit)
+                self._count(fetch)
                 turn.set_result(None)
 
-    def _started(self, visit: RunningFetch) -> None:
+    def _started(self, fetch: RunningFetch) -> None:
         """Record that a fetch is on the wire, or will not get there."""
-        if visit.is_starting:
-            visit.is_starting = False
+        if fetch.is_starting:
+            fetch.is_starting = False
             self.starting -= 1
-            self._count(visit)
+            self._count(fetch)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        visit = self._visits.pop(task)
+        fetch = self._fetches.pop(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.broken = error
-        self._started(visit)
-        self._unlocated.pop(visit, None)
-        self._hand_on()
-        self.suspects -= visit.is_suspect
-        self._ring()
+        self._started(fetch)
+        self._unlocated.pop(fetch, None)
+        self._grant_slots()
+        self.suspects -= fetch.is_suspect
+        self._wake()
 
     def withdraw(self) -> None:
         """Cancel the fetches that wait for a request; their URLs are put back.
 
         A received page is kept while its reply is processed, so call this repeatedly.
         """
-        self._filters.read_no_longer()
+        self._filters.stop_reading()
         settled = self._timers.now() - SETTLING
-        for task, visit in self._visits.items():
-            is_settling = visit.left_wire_at is not None and visit.left_wire_at > settled
-            if not (visit.is_on_wire or is_settling or visit.is_answered or visit.is_called_off):
-                visit.is_called_off = True
+        for task, fetch in self._fetches.items():
+            is_settling = fetch.left_wire_at is not None and fetch.left_wire_at > settled
+            if not (fetch.is_on_wire or is_settling or fetch.is_answered or fetch.is_withdrawn):
+                fetch.is_withdrawn = True
                 task.cancel()
 
-    async def call_off(self) -> None:
+    async def cancel_all(self) -> None:
         """Cancel all running fetches; their URLs are put back."""
-        tasks = [*self._visits, *self._lookups]
+        tasks = [*self._fetches, *self._lookups]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def longest_line(qps: float) -> int:
+def longest_queue(qps: float) -> int:
     """Return how many fetches may wait for the global rate: enough to use it, few enough for short waits."""
     return max(4, int(10 * qps))

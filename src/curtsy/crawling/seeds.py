@@ -61,7 +61,7 @@ class Seeds:
     def _see(self, first: list[str]) -> None:
         """Check the first seeds. Raises PolicyError."""
         if not first:
-            raise PolicyError("There is nothing to crawl. Give at least one URL to start from.")
+            raise no_seeds()
         for text in first:
             self._check(text)
         self.head = tuple(dict.fromkeys(canonical(text) for text in first))
@@ -184,14 +184,19 @@ class Seeds:
             await asyncio.wait([self._task])
 
 
+def no_seeds() -> PolicyError:
+    """Return the error for a crawl without seeds."""
+    return PolicyError("There is nothing to crawl. Give at least one URL to start from.")
+
+
 def canonical(seed: str) -> str:
     """Return the canonical URL of a seed. A bare host means its front page over TLS. Raises PolicyError."""
     is_bare = "://" not in seed
     url = parse_url(f"https://{seed}" if is_bare else seed)
     if isinstance(url, InvalidUrl):
-        raise PolicyError(f"{seed!r} cannot be asked for: {url.why}. Give a URL such as https://example.org/.")
+        raise PolicyError(f"{seed!r} cannot be requested: {url.why}. Give a URL such as https://example.org/.")
     if is_bare and (url.port != 443 or url.host == "localhost"):  # a guess would often be wrong
         raise PolicyError(
-            f"{seed!r} cannot be asked for: it has no scheme. Write http:// before it, or https:// if it has TLS."
+            f"{seed!r} cannot be requested: it has no scheme. Write http:// before it, or https:// if it has TLS."
         )
     return url.text

@@ -8,32 +8,32 @@ import difflib
 import inspect
 import os
 import warnings
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from curtsy.blocking import LoopThread, close_at_exit
-from curtsy.client import AsyncClient
+from curtsy.client import AsyncClient, session_of
 from curtsy.core.errors import PolicyError
-from curtsy.core.policy import rule
-from curtsy.crawling.arguments import writers_of
+from curtsy.core.setting import rule
 from curtsy.crawling.crawl import AsyncCrawl
 from curtsy.crawling.extract.text import main_text
 from curtsy.crawling.filters import scope_of
-from curtsy.crawling.frontier.awaitable import AwaitableFrontier
-from curtsy.crawling.frontier.local import MemoryFrontier
+from curtsy.crawling.frontier.local import LocalFrontier
 from curtsy.crawling.frontier.protocol import AsyncFrontier
 from curtsy.crawling.frontier.worker_id import WorkerId
 from curtsy.crawling.jobs import FRONTIER, folder_of
 from curtsy.crawling.keywords import CrawlKeywords, OptionKeywords
 from curtsy.crawling.options import CrawlOptions
-from curtsy.crawling.outputs import Output
-from curtsy.crawling.page import CrawledPage
-from curtsy.crawling.progress import Plan, Snapshot, Summary
+from curtsy.crawling.outputs import open_outputs
+from curtsy.crawling.outputs.protocol import Output
+from curtsy.crawling.progress import CrawlPlan, CrawlSnapshot, CrawlSummary
+from curtsy.crawling.results import CrawledPage
 from curtsy.crawling.seeds import Seeds
 from curtsy.engine.arguments import check_parts
-from curtsy.settings.keys import keys
+from curtsy.engine.session import Session
+from curtsy.settings.model import keys
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ def acrawl(
     outputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Output] = (),
     client: AsyncClient | None = None,
     lease: float = SHARED_LEASE,
-    on_progress: Callable[[Snapshot], None] | None = None,
+    on_progress: Callable[[CrawlSnapshot], None] | None = None,
     **given: Unpack[OptionKeywords],
 ) -> AsyncCrawl:
     """Crawl from seeds politely: `async for page in acrawl("https://example.org/", max_pages=100)`.
@@ -71,50 +71,38 @@ def acrawl(
     check_parts(on_progress=on_progress)
     if client is not None and not isinstance(client, AsyncClient):
         raise rule("client", client, "an AsyncClient, or left out for one of the crawl's own")
-    names = {field.name for field in dataclasses.fields(CrawlOptions)}
-    options = CrawlOptions(**{name: _several(name, value) for name, value in given.items() if name in names})
-    settings: dict[str, Any] = {name: value for name, value in given.items() if name not in names}
-    _check_names(settings, names)
+    options, settings = _options_of(given)
     if client is not None and settings:
         raise PolicyError(f"{next(iter(settings))!r} is the client's to say. Give it to the client, or give no client.")
     begin = seeds if isinstance(seeds, Seeds) else Seeds(seeds)
     _check(begin.head, options)
     folder = None if job is None else folder_of(Path(job) if isinstance(job, os.PathLike) else job)
-    writers = writers_of(outputs)
-    ours = client is None
-    if client is None:
-        settings.setdefault("connections", max(options.max_concurrent, _most_connections()))
-        client = AsyncClient(**settings)
-    frontier: AsyncFrontier | None = None
-    identity: WorkerId | None = None
+    writers = open_outputs(outputs)
+    settings.setdefault("connections", max(options.max_concurrent, _most_connections()))
+    used = client or AsyncClient(**settings)
     try:
         if fresh:
             for writer in writers:  # an unusable output is reported before an earlier job is deleted
                 writer.open(None)
                 writer.close()
-        if folder is not None and (client.store_url or "").startswith(SHARED):
-            identity = WorkerId(folder)
-        frontier = _frontier(client, folder, identity, lease, fresh)
-        return AsyncCrawl(
-            begin,
-            options,
-            client,
-            frontier,
-            outputs=writers,
-            job="" if folder is None else folder.name,
-            lease=None if identity is None else lease,
-            who=identity,
-            owns_client=ours,
-            on_progress=on_progress,
-        )
+        frontier, identity = _open_frontier(session_of(used), folder, lease, fresh)
     except BaseException:
-        if identity is not None:
-            identity.close()
-        if frontier is not None:
-            _close_later(frontier.close())
-        if ours:
-            _close_later(client.close())
+        if client is None:
+            _close_later(used.close())
         raise
+    return AsyncCrawl(
+        begin, options, used, frontier, outputs=writers, job="" if folder is None else folder.name,
+        lease=None if identity is None else lease, who=identity, owns_client=client is None, on_progress=on_progress,
+    )  # fmt: skip
+
+
+def _options_of(given: Mapping[str, Any]) -> tuple[CrawlOptions, dict[str, Any]]:
+    """Split keyword arguments into the options of a crawl and the settings of its client. Raises PolicyError."""
+    names = {field.name for field in dataclasses.fields(CrawlOptions)}
+    options = CrawlOptions(**{name: value for name, value in given.items() if name in names})
+    settings = {name: value for name, value in given.items() if name not in names}
+    _check_names(settings, names)
+    return options, settings
 
 
 def _check_names(settings: Iterable[str], options: Iterable[str]) -> None:
@@ -157,34 +145,31 @@ def _close_later(closing: Coroutine[Any, Any, None]) -> None:
     task.add_done_callback(_closing.discard)
 
 
-def _several(name: str, value: Any) -> Any:
-    """Return a single text as a tuple where several are expected, and a list as a tuple."""
-    if name in ("match", "skip", "domains") and isinstance(value, str):
-        return (value,)
-    return tuple(value) if isinstance(value, list) else value
+def _open_frontier(
+    session: Session, folder: Path | None, lease: float, fresh: bool
+) -> tuple[AsyncFrontier, WorkerId | None]:
+    """Open a frontier in memory, in a job's folder, or on the session's server for a shared job.
 
+    The second value identifies this worker in a shared job; otherwise it is None.
+    """
 
-def _frontier(
-    client: AsyncClient, folder: Path | None, identity: WorkerId | None, lease: float, fresh: bool
-) -> AsyncFrontier:
-    """Return a frontier in memory, in a job's folder, or on the client's server for a shared job."""
+    def concurrency(host: str) -> int | None:
+        return session.policies.of(host).concurrency
 
-    def at_once(host: str) -> int | None:
-        return client.policies.of(host).concurrency
+    url = session.store_url
+    if folder is None or url is None or not url.startswith(SHARED):
+        path = None if folder is None else folder / FRONTIER
+        return LocalFrontier(path, fresh=fresh, concurrency=concurrency, clock=session.timers.now), None
+    from curtsy.crawling.frontier.redis import RedisFrontier
 
-    if folder is None:
-        return AwaitableFrontier(MemoryFrontier(concurrency=at_once, clock=client.timers.now))
-    if identity is not None:
-        from curtsy.crawling.frontier.redis import RedisFrontier
-
-        assert client.store_url is not None
+    who = WorkerId(folder)
+    try:
         return RedisFrontier(
-            client.store_url, folder.name, worker=identity.name, concurrency=at_once, lease=lease, fresh=fresh
-        )
-    from curtsy.crawling.frontier.durable import SQLiteFrontier
-
-    path = folder / FRONTIER
-    return AwaitableFrontier(SQLiteFrontier(path, fresh=fresh, concurrency=at_once, clock=client.timers.now))
+            url, folder.name, worker=who.name, concurrency=concurrency, lease=lease, fresh=fresh
+        ), who  # fmt: skip
+    except BaseException:
+        who.close()
+        raise
 
 
 class Crawl:
@@ -194,7 +179,7 @@ class Crawl:
 
     def __init__(self, seeds: str | Iterable[str] | AsyncIterable[str], **given: Unpack[CrawlKeywords]) -> None:
         self._thread = LoopThread("curtsy-crawl")
-        self._last: Snapshot | None = None
+        self._last: CrawlSnapshot | None = None
         """Progress at the time of closing."""
         try:
             self._crawl: AsyncCrawl = self._thread.call(_made(seeds, given))
@@ -205,7 +190,7 @@ class Crawl:
         close_at_exit(self)
 
     @property
-    def summary(self) -> Summary | None:
+    def summary(self) -> CrawlSummary | None:
         """Return the result of the crawl; None before its end."""
         return self._crawl.summary
 
@@ -224,7 +209,7 @@ class Crawl:
         finally:
             self.close()
 
-    def run(self) -> Summary:
+    def run(self) -> CrawlSummary:
         """Crawl to the end. Pages go to the outputs only."""
         if self._is_closed and self._crawl.summary is not None:
             return self._crawl.summary
@@ -234,18 +219,18 @@ class Crawl:
         finally:
             self.close()
 
-    def plan(self) -> Plan:
+    def plan(self) -> CrawlPlan:
         """Estimate pages and time before the start."""
         self._check_open()
         return self._thread.call(self._crawl.plan())
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> CrawlSnapshot:
         """Return the progress. It may be called from any thread."""
         if self._last is not None:
             return self._last
         self._check_open()
         if self._thread.is_this:  # a callback on the loop's thread cannot await the frontier
-            return self._crawl._as_seen()
+            return self._crawl.last_snapshot()
         return self._thread.call(self._crawl.snapshot())
 
     def stop(self) -> None:
@@ -264,7 +249,7 @@ class Crawl:
         self._is_closed = True
         self._last = self._thread.close(self._ended)
 
-    async def _ended(self) -> Snapshot:
+    async def _ended(self) -> CrawlSnapshot:
         await self._crawl.close()
         return await self._crawl.snapshot()
 
@@ -278,7 +263,7 @@ class Crawl:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise PolicyError("This crawl is closed. Make another one; with the same job it goes on.")
+            raise PolicyError("This crawl is closed. Create another one; with the same job it resumes.")
 
     def __enter__(self) -> Self:
         return self

@@ -10,23 +10,25 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
-from curtsy.client import AsyncClient
+from curtsy.client import AsyncClient, session_of
 from curtsy.core.amendment import CrawlDelay
 from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import REFUSALS, CurtsyError, FetchError, PolicyError, Reason, RefusedByRobots
 from curtsy.core.fetch_state import redirect_target
 from curtsy.core.message import Headers, Response, Url, parse_url
 from curtsy.core.messages import given
-from curtsy.core.policy import number
+from curtsy.core.policy import Policy
 from curtsy.core.result import FetchResult
 from curtsy.core.secrets import mask_url
+from curtsy.core.setting import number
 from curtsy.crawling.frontier.protocol import Claimed, host_of
 from curtsy.crawling.options import CrawlOptions
-from curtsy.crawling.page import CrawledPage
 from curtsy.crawling.reader import Reader
+from curtsy.crawling.results import CrawledPage
 from curtsy.http.registered_domain import are_apart
 from curtsy.limits.robots import RobotsTxtChecker
 from curtsy.settings import load
+from curtsy.settings.model import changes
 from curtsy.system.log import LibraryLogger, library_logger
 
 _log: LibraryLogger = library_logger("crawl")
@@ -66,15 +68,16 @@ class WebCrawler:
         number("timeout", timeout)
         number("crawl_delay", crawl_delay)
         self._checker = None if isinstance(robots_checker, EllipsisType) else robots_checker
-        agent = getattr(self._checker, "user_agent", None)
-        if agent is not None:
-            settings.setdefault("user_agent", agent)  # the agent for which the checker reads robots.txt (U10)
+        match self._checker:
+            case object(user_agent=str(agent)):  # the agent for which the checker reads robots.txt (U10)
+                settings.setdefault("user_agent", agent)
         self._client = AsyncClient(
             timeout=timeout,
             respect_robots=None if isinstance(robots_checker, EllipsisType) else False,
             connections=max_concurrent,
             **{**_pace(crawl_delay, settings), **settings},
         )
+        self._session = session_of(self._client)
         self._reader = Reader(CrawlOptions(text="plain"), "", lambda origin: ())
         self.summary = {"total": 0, "fetched": 0, "cached": 0, "skipped": 0, "failed": 0}
         """Result of the last batch (U14)."""
@@ -139,7 +142,7 @@ class WebCrawler:
         try:
             pattern = re.compile(url_pattern)
         except re.error as error:
-            raise PolicyError(f"url_pattern = {url_pattern!r} is no regular expression: {error}.") from error
+            raise PolicyError(f"url_pattern = {url_pattern!r} is not a regular expression: {error}.") from error
         result = await self._fetch(index_url)
         if result is None:
             raise RefusedByRobots(
@@ -181,7 +184,7 @@ class WebCrawler:
                     _log.info(f"Blocked by robots.txt: {mask_url(asked)}")
                     return None
                 await self._slow_down(target)
-            result = await self._client.visit(FetchRequest(asked, follow=False, is_foreign=is_foreign))
+            result = await self._session.fetch_alone(FetchRequest(asked, follow=False, is_foreign=is_foreign))
             result = msgspec.structs.replace(result, url=first)
             if result.reason is not Reason.REDIRECTED or not isinstance(target, Url):
                 return result
@@ -198,7 +201,7 @@ class WebCrawler:
         delay = self._checker.get_crawl_delay(url.text)
         if delay:
             policy = self._client.policies.of(url.domain)
-            await self._client.gate.amend(policy.key_for(url.domain), policy, CrawlDelay(delay, url.origin))
+            await self._session.gate.amend(policy.key_for(url.domain), policy, CrawlDelay(delay, url.origin))
 
     def _read(self, result: FetchResult) -> CrawledPage:
         claimed = Claimed(result.url, "", 0, 0, None, 0, 0, 0, 0.0)
@@ -228,7 +231,7 @@ class WebCrawler:
 def _pace(crawl_delay: float, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the pace of WebCrawler, without the values that files or the environment set (C10)."""
     said = load(config=given.get("config"), preset=given.get("preset"))
-    loose = {"qps": None, "pause_min": 0, "pause_max": 0, "global_qps": None}
+    loose = {"global_qps": None, **changes(Policy(qps=None, pause_min=0, pause_max=0))}
     is_said = {name: said.origin(None, name) != "built-in" for name in (*loose, "delay")}
     is_said["pause_min"] = is_said["pause_max"] = is_said["pause_min"] or is_said["pause_max"]
     delay = max(crawl_delay, said.policies.default.delay) if is_said["delay"] else crawl_delay

@@ -1,4 +1,4 @@
-"""Alerts for operators (Q10), derived from the statistics and the host records.
+"""Alerts for operators (Q10), and the periodic log of statistics. The alerts:
 
 breaker_open          a breaker is open
 many_blocked          open breakers refused more than a tenth of the last hour's requests
@@ -8,15 +8,23 @@ budget_nearly_used    a host has used at least nine tenths of its daily budget
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Protocol
 
 import msgspec
 
 from curtsy.core.breaker import State
-from curtsy.core.record import alarming
-from curtsy.core.statistics import StatisticsSnapshot
+from curtsy.core.errors import CurtsyError
+from curtsy.core.policy import Policies
+from curtsy.core.statistics import HostStatistics, StatisticsSnapshot, alarming
+from curtsy.engine.counters import Counters
+from curtsy.engine.host_view import HostView, view_of
+from curtsy.stores import AsyncStore
 from curtsy.system.log import LibraryLogger, library_logger
+
+_log: LibraryLogger = library_logger("alerts")
+_stats_log: LibraryLogger = library_logger("statistics")
 
 NEARLY = 0.9
 """Share of the daily budget at which a host counts as nearly used up."""
@@ -112,8 +120,7 @@ def _named(domains: list[str]) -> str:
 class AlertWatch:
     """Log of alerts: one entry when an alert begins, one when it ends."""
 
-    def __init__(self, log: LibraryLogger | None = None) -> None:
-        self._log = log or library_logger("alerts")
+    def __init__(self) -> None:
         self.active: tuple[Alert, ...] = ()
         """Alerts found by the last `look()`."""
 
@@ -122,8 +129,105 @@ class AlertWatch:
         before, self.active = {alert.name for alert in self.active}, alerts
         for alert in alerts:
             if alert.name not in before:
-                self._log.warning(f"Alert: {alert.message}", alert=alert.name, domains=alert.domains)
+                _log.warning(f"Alert: {alert.message}", alert=alert.name, domains=alert.domains)
         now = {alert.name for alert in alerts}
         for name in ALERTS:
             if name in before and name not in now:
-                self._log.info("Alert over", alert=name)
+                _log.info("Alert over", alert=name)
+
+
+LOGGED = (
+    "fetches", "ok", "requests", "robots_requests", "pages", "bytes", "cache_hits", "revalidated", "retries",
+    "delayed", "trips", "refused", "failed",
+)  # fmt: skip
+"""Counters in the line, since the start."""
+
+
+class StatsLog:
+    """Log of the counters and their alerts."""
+
+    def __init__(self, counters: Counters, store: AsyncStore, policies: Callable[[], Policies]) -> None:
+        self._counters = counters
+        self._store = store
+        self._policies = policies
+        self._logged = 0
+        self.alerts = AlertWatch()
+
+    async def report(self) -> bool:
+        """Log the statistics if they changed; return whether to check again without further activity."""
+        counted = self._counters.snapshot()
+        if counted.fetches != self._logged:
+            self._logged = counted.fetches
+            _stats_log.info("Statistics", **line(counted))
+        try:
+            hosts = [await self._view(host.domain) for host in counted.hosts.values() if self._is_suspect(host)]
+        except CurtsyError:  # the store failed: the fetches report it
+            return True
+        self.alerts.look(alerts_of(counted, hosts))
+        return bool(self.alerts.active)  # so that the end of an alert is logged
+
+    def _is_suspect(self, host: HostStatistics) -> bool:
+        """Return whether the host may cause an alert, so that its record must be read."""
+        policy = self._policies().of(host.domain)
+        left = ((host.requests_left, policy.max_requests_per_day), (host.pages_left, policy.max_pages_per_day))
+        is_nearly_spent = any(count is not None and limit - count >= NEARLY * limit for count, limit in left)
+        return bool(host.trips or host.blocked or is_nearly_spent)
+
+    async def _view(self, domain: str) -> HostView:
+        policy = self._policies().of(domain)
+        record = await self._store.read(policy.key_for(domain))
+        return view_of(domain, record, await self._store.now(), policy)
+
+
+def line(counted: StatisticsSnapshot) -> dict[str, Any]:
+    """Return the fields of the statistics line."""
+    return {
+        **{name: getattr(counted, name) for name in LOGGED},
+        "hosts": len(counted.domains),
+        "waited": round(counted.waited, 3),
+        "wait_p95": round(counted.waits.quantile(0.95), 3),
+        "latency_p95": round(counted.latency.quantile(0.95), 3),
+    }
+
+
+class Periodic:
+    """Work that runs `every` seconds after `start()`, and repeats while it returns True.
+
+    Activity calls `start()` if the timer is not running. An idle program therefore has no timer, and the last activity
+    is still handled. For the tasks of one event loop.
+    """
+
+    def __init__(self, work: Callable[[], Awaitable[bool]], every: float) -> None:
+        self._work = work
+        self._every = every
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_stopped = False
+        self.is_running = False
+        """True if a run is scheduled or active. Check it before `start()`: it is cheaper."""
+
+    def start(self) -> None:
+        """Schedule the next run, unless `stop()` was called."""
+        self.is_running = True
+        if not self._is_stopped:
+            self._timer = asyncio.get_running_loop().call_later(self._every, self._due)
+
+    def _due(self) -> None:
+        self._task = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        is_more = True
+        try:
+            is_more = await self._work()
+        finally:
+            self.is_running = False
+            if is_more:
+                self.start()
+
+    async def stop(self) -> None:
+        """Stop permanently, after the current run has ended."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])

@@ -12,12 +12,11 @@ from typing import Any
 from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError
 from curtsy.core.message import NO_HEADERS, Headers
-from curtsy.core.policy import number, rule, whole
 from curtsy.core.secrets import mask_url
+from curtsy.core.setting import number, rule, whole
 from curtsy.engine.download import Part
-from curtsy.stores.threaded import is_async_store, is_store
+from curtsy.stores.blocking import is_store
 from curtsy.stores.url import check_path
-from curtsy.system.clock import FakeClock
 
 
 def check_parts(**given: object) -> None:
@@ -34,8 +33,12 @@ def check_parts(**given: object) -> None:
 
 
 def wrong(name: str, value: object, must: str) -> PolicyError:
-    """Return the error for a value that may be, or contain, a URL with a password. It masks the password."""
-    return PolicyError(mask_url(str(rule(name, value, must))))
+    """Return the error for a value that may be, or contain, a URL with a password. It masks the password.
+
+    A path is named by its type only: `Path` turns `//` into `/`, and such a URL is not recognized.
+    """
+    shown = type(value).__name__ if isinstance(value, os.PathLike) else value
+    return PolicyError(mask_url(str(rule(name, shown, must))))
 
 
 def _is_flag(value: object) -> bool:
@@ -74,8 +77,7 @@ _is_cache = _has("get", "put", "refresh", "drop", "close")
 
 _PARTS: dict[str, tuple[Callable[[object], bool], str]] = {
     "store": (
-        lambda value: value is None or isinstance(value, str) or _is_path(value) or is_store(value)
-        or is_async_store(value),
+        lambda value: value is None or isinstance(value, str) or _is_path(value) or is_store(value),
         "a URL such as 'redis://host' or 'sqlite:///state.sqlite', the Path of an SQLite file, or a store",
     ),
     "cache": (
@@ -94,9 +96,9 @@ _PARTS: dict[str, tuple[Callable[[object], bool], str]] = {
         lambda value: _is_flag(value) or _is_path(value) or isinstance(value, ssl.SSLContext),
         "True, the path of a CA file or folder, or an ssl.SSLContext",
     ),
-    "sender": (_has("send", "stream", "close"), "a Sender, with send(), stream() and close()"),
-    "clock": (lambda value: value is None or isinstance(value, FakeClock), "a FakeClock, or left out for real time"),
-    "timers": (_has("now", "async_waiter", "async_sleep"), "a Timers, or left out for real time"),
+    "sender": (_has("send", "stream", "locate", "close"), "a Sender, with send(), stream(), locate() and close()"),
+    "clock": (_has("now", "timers"), "a FakeClock, or left out for real time"),
+    "timers": (_has("now", "waiter", "sleep", "stop_while"), "a Timers, or left out for real time"),
 }  # fmt: skip
 """For each argument: its check, and the description of a valid value."""
 

@@ -1,9 +1,7 @@
-"""State and operations that the flows and both drivers share."""
+"""Context of flows: settings, clocks, cache, known rules and cookies, and the resources that a flow holds."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
 import random
 import threading
@@ -15,7 +13,7 @@ from curtsy.cache.keys import Page, PageCache
 from curtsy.core.bounded import Bounded
 from curtsy.core.cache import Absorbed, Drop, Mode, Refresh
 from curtsy.core.cache import Store as StorePage
-from curtsy.core.decision import Late, No
+from curtsy.core.decision import No
 from curtsy.core.effects import Claim, Effect, Enter, Hold, Keep, Learn, MayRetry, Recall, Send, Tell
 from curtsy.core.errors import Reason
 from curtsy.core.fair_share import QUARTER
@@ -24,16 +22,14 @@ from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord
 from curtsy.core.rules import TEXTS, Busy, Claimed, Known, Rules, claim, learned, released
 from curtsy.engine.download import Part
-from curtsy.engine.gate import POLL, TOLD, AsyncGate, Gate, Sleep, Ticket, Update, Way
 from curtsy.engine.gate import Request as GateRequest
+from curtsy.engine.gate import Ticket
 from curtsy.engine.timers import Waiter
+from curtsy.engine.wait_queue import WaitQueues
 from curtsy.http.address import refusal
 from curtsy.http.registered_domain import are_apart, site_of
 from curtsy.http.sender import Limits
 from curtsy.stores import Step
-from curtsy.system.log import library_logger
-
-_log = library_logger("gate")
 
 NOT_YET = object()
 """Marker: the effect cannot be answered immediately."""
@@ -51,7 +47,7 @@ MOST_TAKERS = 4096
 class HeldResources:
     """Resources that a flow currently holds."""
 
-    __slots__ = ("claimed", "is_robots", "is_sent", "lines", "on_wire", "part", "place", "result", "ticket")
+    __slots__ = ("claimed", "is_robots", "is_sent", "on_wire", "part", "place", "ticket", "waiters")
 
     def __init__(
         self,
@@ -65,24 +61,22 @@ class HeldResources:
         """Callback for the start (True) and the end (False) of each request on the wire."""
         self.place = place
         """Callback before each request on the wire; the request waits for the awaitable it returns, if any."""
-        self.result: Any = None
-        """Result of the flow, after its end."""
         self.ticket: Ticket | None = None
         self.is_sent = False
         """True while the flow's request may be on the wire."""
         self.is_robots = False
         """True if that request is for robots.txt, not for the page."""
-        self.lines: dict[str, Waiter] = {}
+        self.waiters: dict[str, Waiter] = {}
         """Waiters of this flow by the origin whose rules queue they are in."""
         self.claimed: set[str] = set()
         """Origins whose rules this flow has claimed to fetch."""
 
-    def leave_line(self, origin: str, gate: Gate | AsyncGate) -> None:
-        """Leave an origin's queue, so that the next waiter asks."""
+    def leave_queue(self, origin: str, queues: WaitQueues) -> None:
+        """Leave the rules queue of an origin, so that the next waiter continues."""
         self.claimed.discard(origin)
-        waiter = self.lines.pop(origin, None)
+        waiter = self.waiters.pop(origin, None)
         if waiter is not None:
-            gate.lines.leave(rules_key(origin), waiter, holding=False)
+            queues.leave(rules_key(origin), waiter, holding=False)
 
 
 class RetryShare:
@@ -135,7 +129,7 @@ class RetryShare:
             self._left = min(self._capacity, self._left + 1)
 
 
-class RulesAtHand:
+class RulesCache:
     """In-memory cache of robots.txt rules beside the store, shared by all contexts of a client."""
 
     def __init__(self) -> None:
@@ -179,11 +173,8 @@ class Context:
     roll: Callable[[], float] = random.random
     told: Callable[[FetchRecord], None] = lambda record: None
     retries: RetryShare = field(default_factory=RetryShare)
-    rules: RulesAtHand = field(default_factory=RulesAtHand)
+    rules: RulesCache = field(default_factory=RulesCache)
     number: int = field(default_factory=lambda: random.getrandbits(52))
-
-    unfinished: set[asyncio.Task[Any]] = field(default_factory=set)
-    """Tasks that return resources or write records after their caller was cancelled."""
 
     @property
     def who(self) -> int:
@@ -228,8 +219,6 @@ class Context:
         if self.cookies is not None:
             self.cookies.take(url, headers)
 
-    # Operations of both drivers
-
     def gate_request(self, effect: Enter) -> GateRequest:
         """Return the gate request for an effect."""
         domain = effect.domain
@@ -248,17 +237,17 @@ class Context:
 
     def __post_init__(self) -> None:
         self.has_cache = self.cache is not None
-        self._at_once: dict[type[Effect], Callable[[Any], Any]] = {
+        self._immediate: dict[type[Effect], Callable[[Any], Any]] = {
             Recall: self.recall,
             Keep: self._keep_small,
-            Claim: lambda effect: self._at_hand(effect) or NOT_YET,
+            Claim: lambda effect: self.cached_rules(effect) or NOT_YET,
             MayRetry: lambda effect: self.retries.take(effect.host),
             Tell: lambda effect: self.told(effect.record),
         }
 
-    def at_once(self, effect: Effect) -> Any:
+    def answer(self, effect: Effect) -> Any:
         """Answer an effect that never waits; return `NOT_YET` for any other effect."""
-        answer = self._at_once.get(type(effect))
+        answer = self._immediate.get(type(effect))
         return NOT_YET if answer is None else answer(effect)
 
     def _keep_small(self, effect: Keep) -> object:
@@ -276,7 +265,7 @@ class Context:
         left = until - self.now()
         return Known(rules, left) if left > 0 else None
 
-    def _at_hand(self, effect: Claim) -> Known | None:
+    def cached_rules(self, effect: Claim) -> Known | None:
         """Return unexpired rules from memory, unless the TTL setting is now shorter than when they were learned."""
         found = self.rules.by_origin.get(effect.origin)
         return None if found is None or effect.ttl < found[3] else self.known_rules(effect.origin)
@@ -294,47 +283,6 @@ class Context:
         """Cache rules in memory for `seconds`; `ttl` is the setting in force."""
         self.rules.by_origin.put(origin, (rules, self.now() + seconds, {}, ttl))
 
-    def claiming(
-        self, effect: Claim, resources: HeldResources, gate: Gate | AsyncGate, waiter: Waiter
-    ) -> Way[Known | Claimed | Late]:
-        """Return an origin's rules, or claim the right to fetch them.
-
-        The queue orders waiters within this process; a claim in the store excludes other processes.
-        """
-        origin, key = effect.origin, rules_key(effect.origin)
-        until = None if effect.deadline is None else self.now() + effect.deadline
-        gate.lines.join(key, waiter)
-        is_told = False
-        try:
-            while True:
-                left = None if until is None else until - self.now()
-                if left is not None and left <= 0:
-                    return Late(POLL)
-                if not gate.lines.is_first(key, waiter):
-                    yield Sleep(left)
-                    continue
-                answer = self._at_hand(effect)
-                if answer is None:
-                    answer = yield Update(key, self.claim_step(effect), self._unclaim)
-                match answer:
-                    case Busy(seconds):
-                        if seconds >= TOLD and not is_told and _log.hears(logging.DEBUG):
-                            _log.debug("Waiting for a robots.txt that another process fetches", origin=origin)
-                            is_told = True
-                        pause = min(seconds, POLL * (0.5 + self.roll()))
-                        yield Sleep(pause if left is None else min(pause, left))
-                    case Known(rules, seconds):
-                        self.remember(origin, rules, seconds, effect.ttl)
-                        return answer
-                    case Claimed():
-                        # The flow now keeps the queue position and releases the claim.
-                        resources.claimed.add(origin)
-                        resources.lines[origin] = waiter
-                        return answer
-        finally:
-            if resources.lines.get(origin) is not waiter:
-                gate.lines.leave(key, waiter, holding=False)
-
     def claim_step(self, effect: Claim | Hold) -> Step[Known | Claimed | Busy]:
         """Return the step that reads an origin's rules or claims them."""
         who, since = self.who, self.rules.since
@@ -343,9 +291,6 @@ class Context:
             return claim(rules, now, who, since, effect.ttl, effect.lasts)
 
         return step
-
-    def _unclaim(self, answer: Known | Claimed | Busy) -> Step[None] | None:
-        return release_step(self.who) if isinstance(answer, Claimed) else None
 
     def recall(self, effect: Recall) -> Page | None:
         """Return the cached page for a request."""
@@ -394,7 +339,7 @@ def learn_step(effect: Learn) -> Step[Known]:
     """Return the step that records the result of fetching rules."""
 
     def step(rules: Rules | None, now: Now) -> tuple[Rules, Known]:
-        changed = learned(rules, now, effect.policy, effect.body, effect.why, effect.part)
+        changed = learned(rules, now, effect.policy, effect.body, effect.why, effect.part, effect.no_answer)
         return changed, Known(changed, changed.valid_until - now.epoch / SECOND)
 
     return step

@@ -1,46 +1,67 @@
-"""Counters of a client's fetches, per host and in total, fed by fetch records."""
+"""Counters of a client's fetches, per host and in total, and their publication in the store.
+
+Each process adds its counts to its own record every few seconds. Dashboard, `curtsy status` and other machines read
+and sum the records:
+
+    summed(read_statistics(store)).requests
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import platform
+import secrets
+import sys
 import threading
 import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from heapq import nlargest
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
-from curtsy.core.errors import REFUSALS
-from curtsy.core.histogram import Latencies, Waits
-from curtsy.core.record import FetchRecord, Share
+from curtsy.core.errors import CurtsyError
+from curtsy.core.message import SECOND, Now
+from curtsy.core.record import FetchRecord, Record, Share
 from curtsy.core.secrets import mask_url
 from curtsy.core.statistics import (
     LAST,
     MOST_HOSTS,
+    NUMBERS,
+    PUBLISHED_HOSTS,
     Fetch,
     HostStatistics,
     Lately,
+    Latencies,
+    ProcessStatistics,
     Spell,
     StatisticsSnapshot,
+    Waits,
     lately,
     lived,
+    stats_key,
 )
+from curtsy.stores import AsyncStore, Step, Store, read_all
+from curtsy.stores.blocking import for_tasks
 
 _WAITS, _LATENCIES = Waits.bounds, Latencies.bounds
 _SHORT = _WAITS[0]
 """Seconds: shorter waits are not delays. The first bucket of the waits is derived from the others."""
-_REFUSALS = frozenset(reason.value for reason in REFUSALS)
 _busyness = attrgetter("fetches")
 
 
 class _Host:
-    """Counters of one host, or of several hosts together. Values that follow from others are not stored."""
+    """Counters of one host, or of several hosts together: the numbers of `Counts`, and the buckets of its histograms.
 
-    __slots__ = (
-        "bytes", "cache_hits", "domain", "fetches", "last", "latencies", "latency", "pages", "reasons", "requests",
-        "retries", "revalidated", "robots_requests", "trips", "waited", "waits",
-    )  # fmt: skip
+    A wait that is no delay is counted only as a fetch.
+    """
+
+    __slots__ = (*NUMBERS, "domain", "last", "latencies", "latency", "reasons", "waited", "waits")
 
     def __init__(self, domain: str) -> None:
         self.domain = domain
@@ -54,9 +75,7 @@ class _Host:
 
     def take(self, other: _Host) -> None:
         """Add another host's counts; its last fetches are excluded."""
-        for name in ("fetches", "requests", "robots_requests", "retries", "pages", "bytes", "cache_hits"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("revalidated", "trips", "waited", "latency"):
+        for name in (*NUMBERS, "waited", "latency"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for reason, count in other.reasons.items():
             self.reasons[reason] = self.reasons.get(reason, 0) + count
@@ -65,25 +84,10 @@ class _Host:
 
     def counts(self) -> dict[str, Any]:
         """Return the fields of `Counts`."""
-        refused = {reason: count for reason, count in self.reasons.items() if reason in _REFUSALS}
-        delayed = sum(self.waits)
-        waits = (self.fetches - delayed, *self.waits[1:])
+        waits = (self.fetches - sum(self.waits), *self.waits[1:])
         return {
-            "fetches": self.fetches,
-            "ok": self.fetches - sum(self.reasons.values()),
-            "requests": self.requests,
-            "robots_requests": self.robots_requests,
-            "retries": self.retries,
-            "pages": self.pages,
-            "bytes": self.bytes,
-            "cache_hits": self.cache_hits,
-            "revalidated": self.revalidated,
-            "delayed": delayed,
-            "waited": self.waited,
-            "trips": self.trips,
+            **{name: getattr(self, name) for name in NUMBERS},
             "reasons": dict(self.reasons),
-            "refused": refused,
-            "failed": {reason: count for reason, count in self.reasons.items() if reason not in refused},
             "waits": Waits(waits, self.waited) if self.fetches else Waits(),
             "latency": Latencies(tuple(self.latencies), self.latency) if any(self.latencies) else Latencies(),
         }
@@ -252,3 +256,98 @@ def _fetch(record: FetchRecord) -> Fetch:
         record.at, mask_url(record.final_url), record.status, record.reason, record.took, record.waited, record.bytes,
         record.cache,
     )  # fmt: skip
+
+
+EVERY = 5.0
+"""Seconds between two publications."""
+
+
+@lru_cache(maxsize=1)
+def _name_of(number: int) -> str:
+    return f"{platform.node() or 'machine'}-{number}-{secrets.token_hex(3)}"
+
+
+def process_name() -> str:
+    """Return this process's unique name in a store: machine, process id, random letters."""
+    return _name_of(os.getpid())  # a forked child has another name
+
+
+class Publisher:
+    """Publisher of new counts to this process's record, which all its clients share."""
+
+    def __init__(self, counters: Counters, store: AsyncStore) -> None:
+        self._counters = counters
+        self._store = store
+        self._published = StatisticsSnapshot(started_at=-1.0)  # older than any count
+        _PUBLISHERS.add(self)
+
+    @property
+    def identity(self) -> str:
+        """Return the identity of the store that this publishes to."""
+        return self._store.identity
+
+    def pending(self) -> StatisticsSnapshot:
+        """Return the counts that are not yet published."""
+        return self._counters.snapshot(PUBLISHED_HOSTS).since(self._published)
+
+    def publish_blocking(self, store: Store) -> None:
+        """Publish from a blocking thread, through the blocking form of the same store."""
+        counted = self._counters.snapshot(PUBLISHED_HOSTS)
+        news = counted.since(self._published)
+        if (news.fetches or news.trips) and not for_tasks(store).held:
+            process = process_name()
+            with contextlib.suppress(CurtsyError):
+                store.update(stats_key(process), _added(process, news))
+                self._published = counted
+
+    async def publish(self) -> bool:
+        """Publish new counts; return whether to retry without further activity.
+
+        Store failures are ignored because the fetches report them. Unpublished counts are published later.
+        """
+        counted = self._counters.snapshot(PUBLISHED_HOSTS)
+        news = counted.since(self._published)
+        if not (news.fetches or news.trips):
+            return False
+        if self._store.held:  # in an outage the store writes to memory, invisible to other processes
+            return True
+        process = process_name()
+        try:
+            await self._store.update(stats_key(process), _added(process, news))
+        except CurtsyError:
+            return True
+        self._published = counted
+        return False
+
+
+def _added(process: str, news: StatisticsSnapshot) -> Step[None]:
+    """Return the step that adds new counts to a process's record."""
+
+    def step(record: Record | None, now: Now) -> tuple[ProcessStatistics, None]:
+        at = now.epoch / SECOND
+        if not isinstance(record, ProcessStatistics):
+            program = Path(sys.argv[0]).name if sys.argv else ""
+            record = ProcessStatistics(process=process, program=program, started_at=at)
+        return record.plus(news, at), None
+
+    return step
+
+
+_PUBLISHERS: WeakSet[Publisher] = WeakSet()
+
+
+def whole_statistics(store: Store) -> list[ProcessStatistics]:
+    """Return the counts of all processes, with this one's unpublished counts."""
+    found = read_statistics(store)
+    for publisher in list(_PUBLISHERS):
+        if publisher.identity == store.identity:
+            found.append(ProcessStatistics().plus(publisher.pending(), time.time()))
+    return found
+
+
+def read_statistics(store: Store) -> list[ProcessStatistics]:
+    """Return the counts of the processes that share a store, the latest publication first."""
+    now, records = store.now(), [record for _, record in read_all(store, stats_key(""))]
+    # A store may keep records beyond their expiry.
+    found = [each for each in records if isinstance(each, ProcessStatistics) and (each.lasts(now) or 0) > 0]
+    return sorted(found, key=lambda each: each.at, reverse=True)

@@ -31,7 +31,7 @@ if sys.platform != "win32":
 
 GIB = 1024**3
 
-TOO_LARGE = "Raise max_size to have it."
+TOO_LARGE = "Raise max_size (--max-size) to save it."
 """Advice in the message for a file that is too large."""
 
 UNWANTED = 65_536

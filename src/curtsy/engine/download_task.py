@@ -58,9 +58,8 @@ class DownloadTask:
         return self._part.result(result)
 
     async def _fetch(self) -> FetchResult:
-        driver, resources = self._driver, self._resources
-        flow = fetch(self._state.ask, driver.context, self._state)
-        return await driver.go_on(flow, driver.begin(flow, resources), resources)
+        flow = fetch(self._state.ask, self._driver.context, self._state)
+        return await self._driver.run_flow(flow, self._resources)
 
 
 def _anew(state: FetchState) -> FetchState:

@@ -1,6 +1,7 @@
-"""Driver that carries out the effects of a flow.
+"""Driver that executes the effects of a flow.
 
-At the end of a flow, also after an error, the driver returns its slot at the host, its budget and its claim on rules.
+`Driver.procedure()` turns a flow into a procedure, whose effects on the store `StoreDriver` executes. At the end of a
+flow, also after an error, the driver returns its slot at the host, its budget and its claim on rules.
 """
 
 from __future__ import annotations
@@ -8,13 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar, assert_never
+
+import msgspec
 
 from curtsy.core.amendment import Renew
 from curtsy.core.decision import Late
 from curtsy.core.effects import (
+    Admitted,
     Amend,
     Claim,
     Effect,
@@ -36,7 +41,7 @@ from curtsy.core.effects import (
 from curtsy.core.errors import Reason
 from curtsy.core.fetch_state import UNHEARD, UNSENT
 from curtsy.core.message import Failure, Reply, Request, Response
-from curtsy.core.rules import Claimed, Known
+from curtsy.core.rules import Busy, Claimed, Known, Rules
 from curtsy.engine.context import (
     NOT_YET,
     Context,
@@ -47,21 +52,25 @@ from curtsy.engine.context import (
     rules_key,
 )
 from curtsy.engine.download import Part, TooLong, Unwanted
-from curtsy.engine.gate import AsyncGate, Ticket
+from curtsy.engine.gate import LOGGED, POLL, Answer, Gate, Ticket
+from curtsy.engine.store_driver import Procedure, Read, Sleep, StoreDriver, Update, single
 from curtsy.http.exchange import was_sent
 from curtsy.http.sender import Limits, Sender
-from curtsy.stores import AsyncStore
 from curtsy.system.log import library_logger
 from curtsy.system.threads import in_thread
 
 Result = TypeVar("Result")
 Flow = Generator[Effect, Any, Result]
 
-
-STORE_GRACE = 0.1
-"""Seconds past the deadline until the driver aborts a wait that the gate should have ended."""
-
 _log = library_logger("drive")
+_gate_log = library_logger("gate")
+
+
+class Sending(msgspec.Struct, frozen=True):
+    """Effect: send the request of a flow. Answer: a `Reply`, or None if nothing was sent."""
+
+    send: Send
+    resources: HeldResources
 
 
 def _tell(request: Request, reply: Reply) -> None:
@@ -86,7 +95,7 @@ class _Keeping:
 
     __slots__ = ("_gate", "_task", "_ticket", "_timer")
 
-    def __init__(self, gate: AsyncGate, ticket: Ticket) -> None:
+    def __init__(self, gate: Gate, ticket: Ticket) -> None:
         self._gate = gate
         self._ticket = ticket
         self._task: asyncio.Task[None] | None = None
@@ -108,163 +117,200 @@ class _Keeping:
             await asyncio.sleep(ticket.lease.lasts / 3)
 
 
-class Driver:
+class Driver(StoreDriver):
     """Runs flows in tasks of one event loop."""
 
     def __init__(
         self,
         context: Context,
-        store: AsyncStore,
-        gate: AsyncGate,
+        gate: Gate,
         sender: Sender,
         later: Callable[[FetchRequest], bool] = never,
     ) -> None:
+        super().__init__(gate.driver.store, gate.timers, gate.driver.background)
         self.context = context
-        self._store = store
         self.gate = gate
         self._sender = sender
         self._later = later
 
-    async def run(self, flow: Flow[Result]) -> Result:
+    async def run_flow(self, flow: Flow[Result], resources: HeldResources | None = None) -> Result:
         """Run a flow to its end and return its result."""
-        resources = HeldResources()
-        return await self.go_on(flow, self.begin(flow, resources), resources)
+        resources = resources or HeldResources()
+        procedure = self.procedure(flow, resources)
+        result: Result = await self.complete(procedure, self.advance(procedure), resources)
+        return result
 
-    def begin(self, flow: Flow[Result], resources: HeldResources, answer: Any = None) -> Effect | None:
-        """Run a flow until an effect must wait; return that effect, or None at the end.
+    async def complete(self, procedure: Procedure[Any], effect: Any, resources: HeldResources) -> Any:
+        """Run the procedure of a flow from an effect of `advance()` to its end, and return its result."""
+        try:
+            return await self.resume(procedure, effect)
+        finally:
+            if resources.ticket is not None or resources.waiters:
+                await self.finish(self.run(self._give_back(resources)))
 
-        At the end, the flow's result is in `resources.result`.
+    def procedure(self, flow: Flow[Result], resources: HeldResources) -> Procedure[Result]:
+        """Return a flow as a procedure: it answers the effects of the flow, or turns them into those of the store.
+
+        Besides them it yields `Sending` and `Keep`.
         """
-        at_once = self.context.at_once
+        immediate = self.context.answer
         try:
+            effect = next(flow)
             while True:
-                effect = flow.send(answer)
-                answer = at_once(effect)
+                answer = immediate(effect)
                 if answer is NOT_YET:
-                    return effect
+                    answer = yield from self._steps(effect, resources)
+                effect = flow.send(answer)
         except StopIteration as end:
-            resources.result = end.value
-            return None
-
-    async def go_on(self, flow: Flow[Result], effect: Effect | None, resources: HeldResources) -> Result:
-        """Run a started flow to its end and return its result."""
-        try:
-            while effect is not None:
-                if isinstance(effect, Send):
-                    answer = await self._send(effect, resources)
-                else:
-                    answer = self._at_the_gate(effect, resources)
-                    if answer is NOT_YET:
-                        answer = await self._do(effect, resources)
-                effect = self.begin(flow, resources, answer)
-            result: Result = resources.result
+            result: Result = end.value
             return result
         finally:
             flow.close()
-            if resources.ticket is not None or resources.lines:
-                await self._finish(self._give_back(resources))
 
-    def _at_the_gate(self, effect: Effect, resources: HeldResources) -> Any:
-        """Return the gate's answer to an effect if it needs no wait; otherwise `NOT_YET`."""
-        if isinstance(effect, Enter):
-            policies = self.context.policies
-            if policies.of(effect.domain) is not effect.policy:
-                return NOT_YET  # the settings changed: the queue uses the current ones
-            answer = self.gate.enter_at_once(
-                effect.key, effect.policy, policies.overall_for(effect.policy), page=effect.page, robots=effect.robots,
-                crawl_delay=effect.crawl_delay, foreign=effect.foreign, guest=effect.guest,
-            )  # fmt: skip
-            if isinstance(answer, Ticket):
-                resources.ticket = answer
-            return NOT_YET if answer is None else answer
-        if isinstance(effect, Settle) and self.gate.is_immediate:
-            resources.ticket = None
-            assert isinstance(effect.ticket, Ticket)
-            return self.gate.leave_at_once(effect.ticket, effect.outcome)
-        return NOT_YET
-
-    async def _finish(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Complete work even if its caller is cancelled; `Context.unfinished` tracks it."""
-        if self.gate.is_immediate:
-            return await work  # an immediate store never suspends, so no cancellation can come between
-        task = asyncio.ensure_future(work)
-        self.context.unfinished.add(task)
-        task.add_done_callback(self.context.unfinished.discard)
-        return await asyncio.shield(task)
-
-    async def _in_time(self, seconds: float | None, work: Coroutine[Any, Any, Result]) -> Result | Late:
-        """Run work on the store until the deadline: a store that hangs does not know it (C18).
-
-        Returns `Late` after the deadline.
-        """
-        if seconds is None or self.gate.is_immediate:
-            return await work
-        try:
-            async with asyncio.timeout(seconds + STORE_GRACE) as limit:
-                return await work
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            return Late(0.0)
-
-    async def _do(self, effect: Effect, resources: HeldResources) -> Any:
-        around = self.context
+    def _steps(self, effect: Effect, resources: HeldResources) -> Procedure[Any]:
+        """Return the procedure that answers one effect of a flow."""
         match effect:
             case Enter():
-                answer = await self._in_time(effect.deadline, self.gate.enter(around.gate_request(effect)))
-                resources.ticket = answer if isinstance(answer, Ticket) else None
-                return answer
+                return self._enter(effect, resources)
+            case Send():
+                return self._transmit(effect, resources)
             case Settle(ticket, outcome):
-                resources.ticket = None
-                assert isinstance(ticket, Ticket)
-                return await self._finish(self.gate.leave(ticket, outcome))
+                return self._return(resources, self.gate.settlement(_checked(ticket), outcome))
             case PutBack(ticket):
-                resources.ticket = None
-                assert isinstance(ticket, Ticket)
-                return await self._finish(self.gate.put_back(ticket))
-            case Keep(url, what):
-                return await in_thread(around.keep, url, what)
+                return self._return(resources, self.gate.returning(_checked(ticket)))
             case Claim():
-                waiter = self.gate.timers.async_waiter()
-                claiming = self.gate.carry(around.claiming(effect, resources, self.gate, waiter), waiter)
-                return await self._in_time(effect.deadline, claiming)
-            case Hold(origin):
-                held = await self._store.update(rules_key(origin), around.claim_step(effect))
-                if not isinstance(held, Claimed):
-                    resources.claimed.discard(origin)
-                return held
+                return self.limited(self._claim(effect, resources), effect.deadline)
+            case Hold():
+                return self._renew_claim(effect, resources)
             case Learn():
-                known: Known = await self._finish(self._store.update(rules_key(effect.origin), learn_step(effect)))
-                around.remember(effect.origin, known.rules, known.seconds, effect.policy.robots_ttl)
-                resources.leave_line(effect.origin, self.gate)
-                return known.rules
+                return self._learn(effect, resources)
             case Release(origin):
-                if origin in resources.claimed:
-                    await self._finish(self._store.update(rules_key(origin), release_step(around.who)))
-                return resources.leave_line(origin, self.gate)
+                return self._release(origin, resources)
             case Remember(origin):
-                return await self._store.read(rules_key(origin))
+                return single(Read(rules_key(origin)))
             case Amend(key, policy, change):
-                return await self.gate.amend(key, policy, change)
-            case Later(ask):
-                return self._later(ask)
-            case Send() | Recall() | MayRetry() | Tell():
-                raise AssertionError("these are answered before")
+                return self.gate.amendment(key, policy, change)
+            case Keep():
+                return single(effect)
+            case Later(request):
+                return _answered(self._later(request))
+            case Recall() | MayRetry() | Tell():
+                raise AssertionError("the context answers these")
+            case _:
+                assert_never(effect)
+
+    def _enter(self, effect: Enter, resources: HeldResources) -> Procedure[Answer]:
+        admission = self.gate.admission(self.context.gate_request(effect))
+        answer: Answer = yield from self.limited(admission, effect.deadline)
+        resources.ticket = answer if isinstance(answer, Ticket) else None
+        return answer
+
+    def _transmit(self, effect: Send, resources: HeldResources) -> Procedure[Reply | None]:
+        """Send a request. If the answer is None, nothing was sent, and the ticket is given back."""
+        reply: Reply | None = yield Sending(effect, resources)
+        if reply is None:
+            yield from self._return(resources, self.gate.settlement(_checked(effect.ticket), UNSENT))
+        return reply
+
+    def _return(self, resources: HeldResources, procedure: Procedure[Result]) -> Procedure[Result]:
+        """Run the procedure that ends the ticket of a flow."""
+        resources.ticket = None
+        return self.finishing(procedure)
+
+    # Rules of robots.txt
+
+    def _claim(self, effect: Claim, resources: HeldResources) -> Procedure[Known | Claimed | Late]:
+        """Return an origin's rules, or claim the right to fetch them.
+
+        The queue orders waiters within this process; a claim in the store excludes other processes.
+        """
+        context, queues, waiter = self.context, self.gate.queues, self.timers.waiter()
+        origin, key = effect.origin, rules_key(effect.origin)
+        until = None if effect.deadline is None else context.now() + effect.deadline
+        queues.join(key, waiter)
+        is_logged = False
+        try:
+            while True:
+                left = None if until is None else until - context.now()
+                if left is not None and left <= 0:
+                    return Late(POLL)
+                if not queues.is_first(key, waiter):
+                    yield Sleep(waiter, left)
+                    continue
+                answer = context.cached_rules(effect)
+                if answer is None:
+                    answer = yield Update(key, context.claim_step(effect), partial(self._unclaim, key))
+                match answer:
+                    case Busy(seconds):
+                        if seconds >= LOGGED and not is_logged and _gate_log.hears(logging.DEBUG):
+                            _gate_log.debug("Waiting for a robots.txt that another process fetches", origin=origin)
+                            is_logged = True
+                        pause = min(seconds, POLL * (0.5 + context.roll()))
+                        yield Sleep(waiter, pause if left is None else min(pause, left))
+                    case Known(rules, seconds):
+                        context.remember(origin, rules, seconds, effect.ttl)
+                        return answer
+                    case Claimed():
+                        # The flow now keeps the queue position and releases the claim.
+                        resources.claimed.add(origin)
+                        resources.waiters[origin] = waiter
+                        return answer
+        finally:
+            if resources.waiters.get(origin) is not waiter:
+                queues.leave(key, waiter, holding=False)
+
+    def _unclaim(self, key: str, answer: Known | Claimed | Busy | None) -> Procedure[None]:
+        """Release a claim whose task was cancelled."""
+        if isinstance(answer, Claimed):
+            yield Update(key, release_step(self.context.who))
+            self.gate.queues.nudge(key)
+
+    def _renew_claim(self, effect: Hold, resources: HeldResources) -> Procedure[Known | Claimed | Busy]:
+        held: Known | Claimed | Busy = yield Update(rules_key(effect.origin), self.context.claim_step(effect))
+        if not isinstance(held, Claimed):
+            resources.claimed.discard(effect.origin)
+        return held
+
+    def _learn(self, effect: Learn, resources: HeldResources) -> Procedure[Rules]:
+        # Only the update is shielded: the flow itself wakes the waiters, so that it enters the gate before them.
+        known: Known = yield from self.finishing(single(Update(rules_key(effect.origin), learn_step(effect))))
+        self.context.remember(effect.origin, known.rules, known.seconds, effect.policy.robots_ttl)
+        resources.leave_queue(effect.origin, self.gate.queues)
+        return known.rules
+
+    def _release(self, origin: str, resources: HeldResources) -> Procedure[None]:
+        if origin in resources.claimed:
+            yield from self.finishing(single(Update(rules_key(origin), release_step(self.context.who))))
+        resources.leave_queue(origin, self.gate.queues)
+
+    def _give_back(self, resources: HeldResources) -> Procedure[None]:
+        """Return the resources of a flow that did not release them itself."""
+        if resources.ticket is not None:
+            yield from self.gate.settlement(resources.ticket, UNHEARD if resources.is_sent else UNSENT)
+        for origin in list(resources.waiters):
+            yield from self._release(origin, resources)
+
+    # Effects that are not of the store
+
+    async def execute(self, effect: Any, procedure: Procedure[Any]) -> Any:
+        """Execute one effect of a procedure and return its answer."""
+        match effect:
+            case Sending(send, resources):
+                return await self._send(send, resources)
+            case Keep(url, change):
+                return await in_thread(self.context.keep, url, change)
+            case _:
+                return await super().execute(effect, procedure)
 
     async def _send(self, effect: Send, resources: HeldResources) -> Reply | None:
-        ticket = effect.ticket
-        assert isinstance(ticket, Ticket)
-        if self.gate.timers.now() + effect.timeout > ticket.good_until:
+        ticket = _checked(effect.ticket)
+        if self.timers.now() + effect.timeout > ticket.good_until:
             # The process was suspended: the lease may expire before the response arrives.
-            resources.ticket = None
-            await self._finish(self.gate.leave(ticket, UNSENT))
             return None
         limits, part, on_wire = limits_of(effect), resources.part, resources.on_wire
         if resources.place is not None and (place := resources.place()) is not None:
             waited = await self._wait_for(place, limits.timeout, ticket)
             if waited is None:
-                resources.ticket = None
-                await self._finish(self.gate.leave(ticket, UNSENT))
                 return None  # the flow queues again, and the gate checks its deadline
             if limits.counts_waiting:
                 limits = replace(limits, timeout=max(0.001, limits.timeout - waited))
@@ -321,11 +367,14 @@ class Driver:
             took = time.monotonic() - began
             return Response(error.status, error.headers, b"", took, took, part.came)
 
-    async def _give_back(self, resources: HeldResources) -> None:
-        """Return the resources of a flow that did not release them itself."""
-        if resources.ticket is not None:
-            await self.gate.leave(resources.ticket, UNHEARD if resources.is_sent else UNSENT)
-        for origin in list(resources.lines):
-            if origin in resources.claimed:
-                await self._store.update(rules_key(origin), release_step(self.context.who))
-            resources.leave_line(origin, self.gate)
+
+def _checked(ticket: Admitted) -> Ticket:
+    """Return the ticket of an effect, which this gate has issued."""
+    assert isinstance(ticket, Ticket)
+    return ticket
+
+
+def _answered(answer: Result) -> Procedure[Result]:
+    """Return a procedure that has its result already."""
+    return answer
+    yield

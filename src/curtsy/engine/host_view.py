@@ -1,8 +1,7 @@
-"""Read-only view of a host's record, for display and JSON."""
+"""Read-only views of hosts and crawls in a store, for display and JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +10,14 @@ import msgspec
 from curtsy.core.admission import admit
 from curtsy.core.breaker import State
 from curtsy.core.budget import Spending
+from curtsy.core.crawl_record import CrawlRecord, crawl_key
 from curtsy.core.decision import Go, Wait
 from curtsy.core.errors import PolicyError
 from curtsy.core.host import Host, fresh, in_time
 from curtsy.core.message import SECOND, Now
-from curtsy.core.overrides import OVERRIDABLE
-from curtsy.core.policy import DAY, Policies, Policy
-from curtsy.stores import Store
+from curtsy.core.policy import OVERRIDABLE, Policies, Policy
+from curtsy.core.setting import DAY
+from curtsy.stores import Store, read_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,18 +155,21 @@ def pace_alone(host: Host | None, now: Now, policy: Policy) -> Wait | None:
     return decision if isinstance(decision, Wait) else None
 
 
-def views(store: Store, policies: Policies, domain: str | None = None) -> Iterator[HostView]:
-    """Yield the hosts of a store: all, or a domain and its subdomains."""
-    for key in store.keys("host:"):
-        name = key.removeprefix("host:")
-        if domain is not None and not is_under(name, domain):
-            continue
-        host = store.read(key)
-        if isinstance(host, Host):
-            yield view_of(name, host, store.now(), policies.of(name))
+def views(store: Store, policies: Policies, domain: str | None = None) -> list[HostView]:
+    """Return the hosts of a store, the last requested first: all, or a domain and its subdomains."""
+    names = [key.removeprefix("host:") for key in store.keys("host:")]
+    found = [(name, store.read(f"host:{name}")) for name in names if domain is None or is_under(name, domain)]
+    views = [view_of(name, host, store.now(), policies.of(name)) for name, host in found if isinstance(host, Host)]
+    return sorted(views, key=lambda view: (view.last_asked_ago is None, view.last_asked_ago or 0.0, view.domain))
 
 
 def is_under(name: str, domain: str) -> bool:
     """Return whether a host is a domain or its subdomain. The port is ignored unless `domain` has one."""
     host = name.rpartition(":")[0] if name.rpartition(":")[2].isdigit() and not name.endswith("]") else name
     return any(each == domain or each.endswith("." + domain) for each in (name, host))
+
+
+def read_crawls(store: Store) -> list[CrawlRecord]:
+    """Return the crawl records of a store: running crawls first, then the latest."""
+    crawls = [each for _, each in read_all(store, crawl_key("")) if isinstance(each, CrawlRecord)]
+    return sorted(crawls, key=lambda each: (each.state in ("stopped", "finished"), -each.started_at, each.job))

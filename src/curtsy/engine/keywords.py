@@ -1,6 +1,6 @@
-"""Keyword arguments of both clients for type checkers, in one list to keep the clients consistent.
+"""Keyword arguments of both clients, for type checkers.
 
-`curtsy.settings.keys` defines the meaning and the bounds of each setting.
+Generated from the declarations by tools/keywords.py. Do not edit.
 """
 
 from __future__ import annotations
@@ -8,20 +8,19 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from datetime import tzinfo
 from typing import Any, Literal, TypedDict
 
 from curtsy.cache.keys import PageCache
-from curtsy.core.policy import On429, Strategy
 from curtsy.core.record import FetchRecord
-from curtsy.engine.timers import Timers
+from curtsy.engine.timers import Timers, VirtualClock
 from curtsy.http.sender import Sender
 from curtsy.settings import CacheMode, Preset
 from curtsy.stores import AsyncStore, Store
-from curtsy.system.clock import FakeClock
 
 
 class SettingKeywords(TypedDict, total=False):
-    """Settings that a client accepts besides the parameters in its signature."""
+    """Settings besides the parameters of a client."""
 
     global_qps: float | None
     global_burst: int
@@ -34,7 +33,7 @@ class SettingKeywords(TypedDict, total=False):
     domain_category: str
     qps: float | None
     burst: int
-    strategy: Strategy
+    strategy: Literal["token_bucket", "leaky_bucket", "sliding_window"]
     pause: list[float] | tuple[float, float]
     pause_min: float
     pause_max: float
@@ -48,7 +47,7 @@ class SettingKeywords(TypedDict, total=False):
     latency_factor: float
     max_requests_per_day: int
     max_pages_per_day: int
-    timezone: str | None
+    timezone: str | tzinfo | None
     breaker: bool
     breaker_failures: int
     breaker_cooldown: float
@@ -56,7 +55,7 @@ class SettingKeywords(TypedDict, total=False):
     breaker_error_rate: float | None
     breaker_window: float
     breaker_min_replies: int
-    on_429: On429
+    on_429: Literal["obey", "trip", "retry"]
     obey_retry_after: float
     max_retry_after: float
     robots_ttl: float
@@ -75,7 +74,7 @@ class SettingKeywords(TypedDict, total=False):
 
 
 class ClientKeywords(SettingKeywords, total=False):
-    """All keyword arguments of a client."""
+    """Arguments of a client."""
 
     preset: Preset | None
     config: str | os.PathLike[str] | None
@@ -95,19 +94,15 @@ class ClientKeywords(SettingKeywords, total=False):
     cookies: bool
     connections: int
     sender: Sender | None
-    clock: FakeClock | None
+    clock: VirtualClock | None
     timers: Timers | None
 
 
 class FetchKeywords(TypedDict, total=False):
-    """Options of one fetch, or of all fetches of a batch."""
+    """Options of a fetch."""
 
     method: str
     headers: Mapping[str, str] | None
     body: bytes | None
     deadline: float | None
     idempotent: bool | None
-
-
-OWN = tuple(name for name in ClientKeywords.__annotations__ if name not in SettingKeywords.__annotations__)
-"""Parameters in a client's signature. Only some of them are settings."""

@@ -7,29 +7,23 @@ from pathlib import Path
 
 from curtsy.cache.keys import PageCache
 from curtsy.settings import Settings
-from curtsy.stores import AsyncStore, Store, open_async_store
-from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
-from curtsy.stores.threaded import ThreadedStore, is_async_store, is_store
-from curtsy.system.clock import FakeClock
+from curtsy.stores import AsyncMemoryStore, AsyncStore, Store, open_async_store
+from curtsy.stores.blocking import for_tasks
+from curtsy.system.clock import Clock
 
 UNBOUNDED = 2**62
 """Bytes: more than any disk holds."""
 
 
 def opened_store(
-    store: str | os.PathLike[str] | Store | AsyncStore | None, settings: Settings, clock: FakeClock | None
+    store: str | os.PathLike[str] | Store | AsyncStore | None, settings: Settings, clock: Clock | None
 ) -> AsyncStore:
     """Return the client's store for tasks: the given one, memory with a fake clock, or that of the settings."""
-    if isinstance(store, MemoryStore):
-        return AsyncMemoryStore(store)
     if store is None and clock is not None:
-        return AsyncMemoryStore(MemoryStore(clock))
+        return AsyncMemoryStore(clock)
     if store is None or isinstance(store, str | os.PathLike):
         return open_async_store(settings.store, clock=clock, share=settings.outage_share)
-    if is_async_store(store):
-        return store
-    assert is_store(store)
-    return ThreadedStore(store)
+    return for_tasks(store)
 
 
 def opened_cache(

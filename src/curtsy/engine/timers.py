@@ -1,7 +1,4 @@
-"""Timers for waits: one event per thread; one heap and one timer per event loop for tasks.
-
-Fake timers use a fake clock, on which a day passes in milliseconds.
-"""
+"""Timers for the waits of tasks: one heap and one timer per event loop."""
 
 from __future__ import annotations
 
@@ -13,8 +10,7 @@ import time
 from collections.abc import Callable
 from typing import ClassVar, Protocol
 
-from curtsy.core.message import SECOND
-from curtsy.system.clock import FakeClock
+from curtsy.core.message import Now
 
 EARLY = 0.0011
 """Seconds by which a loop's timer fires early, because epoll rounds up to a millisecond and the kernel adds some.
@@ -37,18 +33,18 @@ LONGEST = threading.TIMEOUT_MAX
 """Maximum wait in seconds, some centuries: timers reject infinity and NaN."""
 
 
-def _bounded(seconds: float) -> float:
+def bounded(seconds: float) -> float:
     """Return the seconds within the allowed range; 0 for negative values and NaN."""
     return min(max(0.0, seconds), LONGEST)
 
 
 class Waiter:
-    """Thread or task that waits and can be woken from any thread. Wake-ups are merged, never lost."""
+    """Task that waits and can be woken from any thread. Wake-ups are merged, never lost."""
 
     __slots__ = ("__weakref__", "closed", "due")
 
     loop: asyncio.AbstractEventLoop | None = None
-    """Event loop of the waiting task; None for a thread."""
+    """Event loop of the waiting task; None in a simulation without one."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -64,20 +60,6 @@ class Waiter:
     def wake(self) -> None:
         """End the current wait, or the next one immediately."""
         raise NotImplementedError
-
-
-class ThreadWaiter(Waiter):
-    """Waiting thread."""
-
-    __slots__ = ("event",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.event = threading.Event()
-
-    def wake(self) -> None:
-        """End the current wait, or the next one immediately."""
-        self.event.set()
 
 
 class TaskWaiter(Waiter):
@@ -131,19 +113,30 @@ class Timers(Protocol):
         ...
 
     def waiter(self) -> Waiter:
-        """Return a waiter for the calling thread."""
-        ...
-
-    def async_waiter(self) -> Waiter:
         """Return a waiter for the running task."""
         ...
 
-    def sleep(self, waiter: Waiter, seconds: float | None) -> None:
-        """Wait until woken, at most `seconds`; None for no limit."""
+    async def sleep(self, waiter: Waiter, seconds: float | None, *, is_exact: bool = True) -> None:
+        """Wait until woken, at most `seconds`; None for no limit.
+
+        A wait that is not exact may end a millisecond late. It costs less CPU time.
+        """
         ...
 
-    async def async_sleep(self, waiter: Waiter, seconds: float | None) -> None:
-        """Wait until woken, at most `seconds`; None for no limit."""
+    def stop_while(self, is_busy: Callable[[], bool]) -> None:
+        """Stop virtual time while `is_busy()` returns True. Real time never stops."""
+        ...
+
+
+class VirtualClock(Protocol):
+    """Clock whose waits take no real time, such as `curtsy.testing.FakeClock`."""
+
+    def now(self) -> Now:
+        """Return the current time."""
+        ...
+
+    def timers(self) -> Timers:
+        """Return timers on this clock."""
         ...
 
 
@@ -212,31 +205,30 @@ class SystemTimers:
         return time.monotonic()
 
     def waiter(self) -> Waiter:
-        """Return a waiter for the calling thread."""
-        return ThreadWaiter()
-
-    def async_waiter(self) -> Waiter:
         """Return a waiter for the running task."""
         return TaskWaiter()
 
-    def sleep(self, waiter: Waiter, seconds: float | None) -> None:
-        """Wait until woken, at most `seconds`; None for no limit."""
-        assert isinstance(waiter, ThreadWaiter)
-        waiter.event.wait(None if seconds is None else _bounded(seconds))
-        waiter.event.clear()
-
-    async def async_sleep(self, waiter: Waiter, seconds: float | None) -> None:
+    async def sleep(self, waiter: Waiter, seconds: float | None, *, is_exact: bool = True) -> None:
         """Wait until woken, at most `seconds`; None for no limit."""
         assert isinstance(waiter, TaskWaiter)
         if seconds is None or waiter.woken:
             await waiter.rest()
-            return
-        timer = self._timer()
-        timer.set(time.monotonic() + _bounded(seconds) + LATE, waiter)
-        try:
-            await waiter.rest()
-        finally:
-            timer.unset(waiter)
+        elif is_exact:
+            timer = self._timer()
+            timer.set(time.monotonic() + bounded(seconds) + LATE, waiter)
+            try:
+                await waiter.rest()
+            finally:
+                timer.unset(waiter)
+        else:
+            handle = waiter.loop.call_later(bounded(seconds), waiter.wake)  # never early
+            try:
+                await waiter.rest()
+            finally:
+                handle.cancel()
+
+    def stop_while(self, is_busy: Callable[[], bool]) -> None:
+        """Do nothing: real time never stops."""
 
     def _timer(self) -> _Timer:
         loop = asyncio.get_running_loop()
@@ -247,174 +239,3 @@ class SystemTimers:
                     self._timers.pop(each, None)
             timer = self._timers[loop] = _Timer()
         return timer
-
-
-class _FakeThreadWaiter(ThreadWaiter):
-    """Waiting thread that reports each wake-up to its fake timers."""
-
-    __slots__ = ("_heard",)
-
-    def __init__(self, heard: Callable[[Waiter], None]) -> None:
-        super().__init__()
-        self._heard = heard
-
-    def wake(self) -> None:
-        """End the current wait, or the next one immediately."""
-        self._heard(self)
-        super().wake()
-
-
-class _FakeTaskWaiter(TaskWaiter):
-    """Waiting task that reports each wake-up to its fake timers."""
-
-    __slots__ = ("_heard",)
-
-    def __init__(self, heard: Callable[[Waiter], None]) -> None:
-        super().__init__()
-        self._heard = heard
-
-    def wake(self) -> None:
-        """End the current wait, or the next one immediately."""
-        self._heard(self)
-        super().wake()
-
-
-class FakeTimers:
-    """Timers on a fake clock. With `jump` (the default), time advances whenever all waiters wait.
-
-    `quiet` returns whether nothing but waiting is in progress. While it returns False, time does not advance.
-    """
-
-    PATIENCE = 0.001
-    """Real seconds without a change after which all waiters count as waiting."""
-
-    BUSY = 1.0
-    """Real seconds for which a busy event loop with waiters stops time.
-
-    Afterwards the loop counts as blocked by its own wait.
-    """
-
-    def __init__(self, clock: FakeClock, *, jump: bool = True, quiet: Callable[[], bool] = lambda: True) -> None:
-        self.clock = clock
-        self.quiet = quiet
-        self._jump = jump
-        self._changed = threading.Condition()
-        self._heap: list[tuple[int, int, Waiter]] = []
-        self._count = itertools.count()
-        self._news = 0
-        self._asleep: set[Waiter] = set()
-        self._stirring: set[Waiter] = set()  # woken, but not yet running
-        self._jumper: threading.Thread | None = None
-        clock.on_advance(self._fire)
-
-    def now(self) -> float:
-        """Return the time in seconds of the fake clock."""
-        return self.clock.now().at / SECOND
-
-    def waiter(self) -> Waiter:
-        """Return a waiter for the calling thread."""
-        return _FakeThreadWaiter(self._heard)
-
-    def async_waiter(self) -> Waiter:
-        """Return a waiter for the running task."""
-        return _FakeTaskWaiter(self._heard)
-
-    def sleep(self, waiter: Waiter, seconds: float | None) -> None:
-        """Wait until woken, at most `seconds` of fake time; None for no limit."""
-        assert isinstance(waiter, ThreadWaiter)
-        self._set(waiter, seconds)
-        try:
-            waiter.event.wait()
-            waiter.event.clear()
-        finally:
-            self._unset(waiter)
-
-    async def async_sleep(self, waiter: Waiter, seconds: float | None) -> None:
-        """Wait until woken, at most `seconds` of fake time; None for no limit."""
-        assert isinstance(waiter, TaskWaiter)
-        self._set(waiter, seconds)
-        try:
-            await waiter.rest()
-        finally:
-            self._unset(waiter)
-
-    def _set(self, waiter: Waiter, seconds: float | None) -> None:
-        with self._changed:
-            self._news += 1
-            self._asleep.add(waiter)
-            if seconds is not None:
-                # Rounded up like the decision's microseconds. Otherwise a wait would end just before its time.
-                due = self.clock.now().at - int(-_bounded(seconds) * SECOND // 1)
-                waiter.due = due
-                heapq.heappush(self._heap, (due, next(self._count), waiter))
-                if self._jump and self._jumper is None:
-                    self._jumper = threading.Thread(target=self._run, name="curtsy-fake-time", daemon=True)
-                    self._jumper.start()
-            self._changed.notify_all()
-
-    def _unset(self, waiter: Waiter) -> None:
-        with self._changed:
-            self._news += 1
-            self._asleep.discard(waiter)
-            self._stirring.discard(waiter)
-            waiter.due = None
-
-    def _heard(self, waiter: Waiter) -> None:
-        with self._changed:
-            self._news += 1
-            if waiter in self._asleep:
-                self._stirring.add(waiter)
-
-    def _fire(self) -> None:
-        at = self.clock.now().at
-        woken = []
-        with self._changed:
-            while self._heap and self._heap[0][0] <= at:
-                due, _, waiter = heapq.heappop(self._heap)
-                if waiter.due == due:
-                    woken.append(waiter)
-        for waiter in woken:
-            waiter.wake()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._is_awaited():
-                    if not self._changed.wait(1.0):
-                        self._jumper = None
-                        return
-                news, is_quiet = self._news, self.quiet()
-                self._changed.wait(self.PATIENCE)
-                held_up = self._wait_for_loops()
-                is_stirring = any(getattr(waiter, "loop", None) not in held_up for waiter in self._stirring)
-                if news != self._news or is_stirring or not self._is_awaited() or not (is_quiet and self.quiet()):
-                    continue
-                due = self._heap[0][0]
-            self.clock.advance(max(0, due - self.clock.now().at) / SECOND)
-
-    def _wait_for_loops(self) -> set[asyncio.AbstractEventLoop]:
-        """Wait until every event loop with waiters has run its ready callbacks; return the loops that did not.
-
-        On a busy machine this takes a while.
-        """
-        busy: set[asyncio.AbstractEventLoop] = set()
-
-        def went_round(loop: asyncio.AbstractEventLoop) -> None:
-            with self._changed:
-                busy.discard(loop)
-                self._changed.notify_all()
-
-        for loop in {waiter.loop for waiter in self._asleep if isinstance(waiter, TaskWaiter)}:
-            busy.add(loop)
-            try:
-                loop.call_soon_threadsafe(went_round, loop)
-            except RuntimeError:
-                busy.discard(loop)  # a closed loop has no waiters
-        self._changed.wait_for(lambda: not busy, self.BUSY)
-        return busy
-
-    def _is_awaited(self) -> bool:
-        """Return whether a waiter waits for time to pass; drop stale heap entries."""
-        while self._heap and self._heap[0][2].due != self._heap[0][0]:
-            heapq.heappop(self._heap)
-        return bool(self._heap)

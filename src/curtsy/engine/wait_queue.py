@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
@@ -16,7 +16,7 @@ from curtsy.http.registered_domain import group_of, site_of
 class WaitQueue:
     """Queue of waiters for one host. Only the first one asks the store."""
 
-    __slots__ = ("__weakref__", "is_mixed", "more", "news", "out", "ranks", "waiters")
+    __slots__ = ("__weakref__", "changes", "is_mixed", "more", "out", "ranks", "waiters")
 
     def __init__(self) -> None:
         self.waiters: OrderedDict[Waiter, int] = OrderedDict()
@@ -31,7 +31,7 @@ class WaitQueue:
         self.out = 0
         """Slots that this process holds. The release of a slot wakes the first waiter."""
 
-        self.news = 0
+        self.changes = 0
         """Number of changes that affect the waiters."""
 
         self.is_mixed = False
@@ -70,7 +70,7 @@ class WaitQueue:
             more += count - 1
             if each is waiter:
                 return ahead, more
-        raise AssertionError("it stands in no line")
+        raise AssertionError("the waiter is not in this queue")
 
     def clear(self) -> bool:
         """Remove first waiters whose event loop is closed; return whether there were any."""
@@ -103,8 +103,8 @@ class SharedWaitQueue(WaitQueue):
         """Return the waiter whose turn it is; None if the queue is empty."""
         return self._called
 
-    def queue(self, waiter: Waiter, group: str) -> tuple[int, int]:
-        """Add a waiter for the host `group`. Return as `WaitQueues.ahead`."""
+    def add_for(self, waiter: Waiter, host: str) -> tuple[int, int]:
+        """Add a waiter for a host. Return as `WaitQueues.ahead`."""
         _, more = super().add(waiter, 1, None)
         if self._called is None:
             self._called = waiter
@@ -112,7 +112,7 @@ class SharedWaitQueue(WaitQueue):
         turns = self._turns()
         number = self._unused.pop() if self._unused else len(self._numbers) + 1
         self._numbers[waiter], self._waiting[number] = number, waiter
-        turns.assign(number, group_of(site_of(group)))
+        turns.assign(number, group_of(site_of(host)))
         turns.add(number)
         return self.ahead(waiter)
 
@@ -146,10 +146,10 @@ class WaitQueues:
     def empty(self) -> None:
         """Start with empty queues. A forked child calls this because its parent's waiters do not exist in it."""
         self._lock = threading.Lock()
-        self._lines: dict[str, WaitQueue] = {}
+        self._queues: dict[str, WaitQueue] = {}
         self._turns: FairQueue | None = None
-        self.prepaid: deque[float] = deque()
-        """Global tokens taken from the store in advance, as the time at which each expires."""
+        self._prepaid = 0
+        self._prepaid_until = 0.0
 
     def join(self, key: str, waiter: Waiter, count: int = 1, *, rank: float | None = None) -> tuple[int, int]:
         """Join a queue for `count` tokens. Return as `ahead`.
@@ -158,11 +158,11 @@ class WaitQueues:
         but could not use it.
         """
         with self._lock:
-            line = self._lines.get(key)
-            if line is None:
-                line = self._lines[key] = WaitQueue()
-            following = line.first if line.clear() else None
-            found = line.add(waiter, count, rank)
+            queue = self._queues.get(key)
+            if queue is None:
+                queue = self._queues[key] = WaitQueue()
+            following = queue.first if queue.clear() else None
+            found = queue.add(waiter, count, rank)
         if following is not None:
             following.wake()
         return found
@@ -170,12 +170,12 @@ class WaitQueues:
     def join_shared(self, key: str, waiter: Waiter, host: str) -> tuple[int, int]:
         """Join a queue of all hosts to get one token. Return as `ahead`."""
         with self._lock:
-            line = self._lines.get(key)
-            if line is None:
-                line = self._lines[key] = SharedWaitQueue(self._shared_turns)
-            assert isinstance(line, SharedWaitQueue)
-            following = line.first if line.clear() else None
-            found = line.queue(waiter, host)
+            queue = self._queues.get(key)
+            if queue is None:
+                queue = self._queues[key] = SharedWaitQueue(self._shared_turns)
+            assert isinstance(queue, SharedWaitQueue)
+            following = queue.first if queue.clear() else None
+            found = queue.add_for(waiter, host)
         if following is not None:
             following.wake()
         return found
@@ -193,16 +193,16 @@ class WaitQueues:
         if not self._lock.acquire(blocking=not waiter.is_gone):
             return
         try:
-            line = self._lines.get(key)
-            if line is None or waiter not in line.waiters:
+            queue = self._queues.get(key)
+            if queue is None or waiter not in queue.waiters:
                 return  # a forked child cleans up its parent's work, whose waiters are not in its queues
-            was_first = line.first is waiter
-            line.drop(waiter)
-            was_first = line.clear() or was_first
-            line.out += holding
-            following = line.first if was_first else None
-            if not line.waiters and not line.out:
-                del self._lines[key]
+            was_first = queue.first is waiter
+            queue.drop(waiter)
+            was_first = queue.clear() or was_first
+            queue.out += holding
+            following = queue.first if was_first else None
+            if not queue.waiters and not queue.out:
+                del self._queues[key]
         finally:
             self._lock.release()
         if following is not None:
@@ -211,111 +211,128 @@ class WaitQueues:
     def hold(self, key: str) -> None:
         """Count a slot that was taken without queueing."""
         with self._lock:
-            line = self._lines.get(key)
-            if line is None:
-                line = self._lines[key] = WaitQueue()
-            line.out += 1
+            queue = self._queues.get(key)
+            if queue is None:
+                queue = self._queues[key] = WaitQueue()
+            queue.out += 1
 
     def returned(self, key: str) -> None:
         """Count the release of a slot and wake the first waiter."""
         with self._lock:
-            line = self._lines.get(key)
-            if line is None:
+            queue = self._queues.get(key)
+            if queue is None:
                 return
-            line.out = max(0, line.out - 1)
-            line.news += 1
-            line.clear()
-            first = line.first
-            if first is None and not line.out:
-                del self._lines[key]
+            queue.out = max(0, queue.out - 1)
+            queue.changes += 1
+            queue.clear()
+            first = queue.first
+            if first is None and not queue.out:
+                del self._queues[key]
         if first is not None:
             first.wake()
 
     def nudge(self, key: str) -> None:
         """Wake the first waiter because something has changed."""
         with self._lock:
-            line = self._lines.get(key)
-            if line is None:
+            queue = self._queues.get(key)
+            if queue is None:
                 return
-            line.news += 1
-            line.clear()
-            first = line.first
+            queue.changes += 1
+            queue.clear()
+            first = queue.first
         if first is not None:
             first.wake()
 
     def tidy(self, key: str) -> bool:
         """Remove first waiters of closed loops; return whether more may follow, so that this must be repeated."""
         with self._lock:
-            line = self._lines.get(key)
-            if line is None or not line.is_mixed:
+            queue = self._queues.get(key)
+            if queue is None or not queue.is_mixed:
                 return False
-            first = line.first if line.clear() else None
+            first = queue.first if queue.clear() else None
         if first is not None:
             first.wake()
         return True
 
-    def news(self, key: str) -> int:
+    def changes(self, key: str) -> int:
         """Return a number that changes with every change that affects the waiters."""
-        line = self._lines.get(key)
-        return 0 if line is None else line.news
+        queue = self._queues.get(key)
+        return 0 if queue is None else queue.changes
+
+    def prepay(self, tokens: int, until: float) -> None:
+        """Keep global tokens that were taken from the store in advance; they expire at `until`."""
+        self._prepaid, self._prepaid_until = tokens, until
+
+    def take_prepaid(self, now: float) -> bool:
+        """Take one of these tokens; return False if none is left."""
+        with self._lock:
+            if not self._prepaid or self._prepaid_until <= now:
+                return False
+            self._prepaid -= 1
+            return True
+
+    def return_prepaid(self) -> None:
+        """Return one of these tokens that was not used."""
+        with self._lock:
+            self._prepaid += 1
 
     def held(self, key: str) -> int:
         """Return how many slots of the host this process holds."""
-        line = self._lines.get(key)
-        return 0 if line is None else line.out
+        queue = self._queues.get(key)
+        return 0 if queue is None else queue.out
 
     def ahead(self, key: str, waiter: Waiter) -> tuple[int, int]:
         """Return the number of waiters ahead, and the tokens that they and this one need beyond one each."""
         with self._lock:
-            return self._lines[key].ahead(waiter)
+            return self._queues[key].ahead(waiter)
 
     def is_queued(self, key: str) -> bool:
         """Return whether a waiter is queued for the host. Waiters of closed event loops do not count."""
-        line = self._lines.get(key)
-        if line is None or not line.waiters:
+        queue = self._queues.get(key)
+        if queue is None or not queue.waiters:
             return False
         with self._lock:
-            return not all(each.is_gone for each in line.waiters)
+            return not all(each.is_gone for each in queue.waiters)
 
     def is_first(self, key: str, waiter: Waiter) -> bool:
         """Return whether it is this waiter's turn."""
-        line = self._lines.get(key)
-        if line is None:
+        queue = self._queues.get(key)
+        if queue is None:
             return False
         with self._lock:
-            return line.first is waiter
+            return queue.first is waiter
 
     @property
     def out(self) -> int:
         """Return the number of slots that this process holds over all hosts."""
         with self._lock:
-            return sum(line.out for line in self._lines.values())
+            return sum(queue.out for queue in self._queues.values())
 
     @property
     def waiting(self) -> int:
         """Return the number of waiters in all queues."""
         with self._lock:
-            return sum(len(line.waiters) for line in self._lines.values())
+            return sum(len(queue.waiters) for queue in self._queues.values())
 
 
-_all_lines: WeakValueDictionary[str, WaitQueues] = WeakValueDictionary()
-_all_lines_lock = threading.Lock()
+_all_queues: WeakValueDictionary[str, WaitQueues] = WeakValueDictionary()
+_all_queues_lock = threading.Lock()
 
 
-def lines_of(identity: str) -> WaitQueues:
+def queues_of(identity: str) -> WaitQueues:
     """Return this process's queues for a store."""
-    with _all_lines_lock:
-        lines = _all_lines.get(identity)
-        if lines is None:
-            lines = _all_lines[identity] = WaitQueues()
-        return lines
+    with _all_queues_lock:
+        queues = _all_queues.get(identity)
+        if queues is None:
+            queues = _all_queues[identity] = WaitQueues()
+        return queues
 
 
 def _after_fork() -> None:
-    global _all_lines_lock
-    _all_lines_lock = threading.Lock()
-    for lines in list(_all_lines.values()):
-        lines.empty()
+    global _all_queues_lock
+    _all_queues_lock = threading.Lock()
+    for queues in list(_all_queues.values()):
+        queues.empty()
 
 
 if hasattr(os, "register_at_fork"):

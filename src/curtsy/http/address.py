@@ -1,9 +1,8 @@
-"""Address guard: the network addresses that may be connected to (U2, F19).
+"""Network addresses: name lookup, the guard that refuses private addresses (U2, F19), and the connection to one.
 
 A URL names a host, but only the address that is connected to can be judged. So the guard acts twice. It removes refused
 addresses from the results of the resolver, and it checks each address again when its socket is created. The second
-check is decisive. It covers literal addresses in URLs, which are never resolved. It also sees the very address of the
-connection, so a later DNS answer cannot change it.
+check is decisive: it sees the very address of the connection, so a later DNS answer cannot change it.
 """
 
 from __future__ import annotations
@@ -12,12 +11,14 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
+import os
 import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-
-from aiohttp.abc import AbstractResolver, ResolveResult
+from functools import partial
+from itertools import chain, zip_longest
+from typing import Protocol
 
 from curtsy.http.slots import Slots
 
@@ -72,20 +73,29 @@ _IPV6 = tuple(
 )
 
 
-_NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 _CONFIGURED = socket.AI_ADDRCONFIG & getattr(socket, "AI_MASK", -1)
 """Flag that limits results to address families of this machine; 0 on systems that define but do not accept it."""
 
 
+DNS_TTL = 60.0
+"""Seconds for which the addresses of a name are cached."""
+
+MOST_NAMES = 1000
+"""Names whose addresses are cached."""
+
+NEXT_ATTEMPT = 0.25
+"""Seconds after which the next address of a name is tried, too (RFC 8305, 8)."""
+
+
 class AddressRefused(OSError):
-    """Address that may not be connected to. An OSError, so that it passes through aiohttp's connector."""
+    """Address that may not be connected to."""
 
     def __init__(self, host: str, address: str, kind: str) -> None:
         super().__init__(None, f"{host} is {address}, which is {kind}" if host != address else f"{address} is {kind}")
 
 
 class NoIPv6(OSError):
-    """IPv6 address that this machine cannot reach. An OSError, so that the connector tries the next address."""
+    """IPv6 address that this machine cannot reach."""
 
     def __init__(self, number: int | None) -> None:
         super().__init__(number, "its address is of IPv6, which this machine does not have")
@@ -125,12 +135,32 @@ def network_of(address: str) -> str:
     return f"{ipaddress.IPv6Address(found >> 64 << 64)}/64"
 
 
+class NoAddress(OSError):
+    """Name without an address, or whose lookup failed."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(None, error.strerror or type(error).__name__)
+        self.is_lasting = isinstance(error, socket.gaierror) and error.errno in _NO_SUCH_NAME
+        """True if a working resolver does not know the name. Without a network, other errors occur."""
+
+
+_NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
+
+
+class ConnectFailed(OSError):
+    """Several addresses of a name that cannot be connected to, for different reasons."""
+
+    def __init__(self, errors: Sequence[OSError]) -> None:
+        reasons = (os.strerror(error.errno) if error.errno else str(error.strerror) for error in errors)
+        super().__init__(None, ", ".join(dict.fromkeys(reason.lower() for reason in reasons)))
+
+
 AddressInfo = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
 """Parameters of a socket: family, type, protocol, canonical name, address (as of `socket.getaddrinfo`)."""
 
 
 def guarded_socket(info: AddressInfo) -> socket.socket:
-    """Create a socket, or raise AddressRefused. It is the socket factory of aiohttp's connector."""
+    """Create a socket for an address, or raise AddressRefused."""
     shown = str(info[4][0])
     refused = refusal(shown)
     if refused is not None:
@@ -147,8 +177,8 @@ def open_socket(info: AddressInfo, make: Callable[[int, int], socket.socket] = s
     family, kind, protocol, _, address = info
     if family == socket.AF_INET6:
         try:
-            with make(family, socket.SOCK_DGRAM) as look:
-                look.connect(address)
+            with make(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(address)
         except OSError as error:
             if error.errno in _NO_WAY:
                 raise NoIPv6(error.errno) from None
@@ -159,31 +189,133 @@ _NO_WAY = frozenset({errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT}
 """Errors of connecting to an IPv6 address on a machine without IPv6."""
 
 
-class GuardedResolver(AbstractResolver):
-    """Resolver that removes refused addresses from the results of another one.
+def permitted(host: str, addresses: Sequence[str]) -> Sequence[str]:
+    """Return the addresses of a host that may be connected to. Raises AddressRefused if there is none."""
+    found = [each for each in addresses if refusal(each) is None]
+    if not found:
+        raise AddressRefused(host, addresses[0], refusal(addresses[0]) or "")
+    return found
 
-    Raises AddressRefused if none is permitted, and OSError if the name has no address.
+
+async def connect(addresses: Sequence[str], port: int, *, guarded: bool) -> socket.socket:
+    """Return a socket connected to the first address that answers (RFC 8305). Raises OSError.
+
+    The addresses of IPv6 and IPv4 alternate. Each is tried if the one before failed or has not answered yet.
     """
+    six, four = ([each for each in addresses if (":" in each) == is_six] for is_six in (True, False))
+    families = (six, four) if ":" in addresses[0] else (four, six)
+    waiting = [each for each in chain.from_iterable(zip_longest(*families)) if each is not None]
+    attempt = partial(_attempt, port=port, make=guarded_socket if guarded else open_socket)
+    if len(waiting) == 1:
+        return await attempt(waiting[0])
+    errors: list[OSError] = []
+    running: set[asyncio.Task[socket.socket]] = set()
+    try:
+        while waiting or running:
+            if waiting:
+                running.add(asyncio.ensure_future(attempt(waiting.pop(0))))
+            timeout = NEXT_ATTEMPT if waiting else None
+            done, _ = await asyncio.wait(running, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                error = task.exception()
+                if error is None:
+                    running.discard(task)
+                    return task.result()
+                running.discard(task)
+                if not isinstance(error, OSError):
+                    raise error
+                errors.append(error)
+    finally:
+        for task in running:
+            task.cancel()
+            task.add_done_callback(_close_unused)
+    kinds = {(type(error), error.errno) for error in errors}
+    raise errors[0] if len(kinds) == 1 else ConnectFailed(errors)
 
-    def __init__(self, inner: AbstractResolver) -> None:
-        self._inner = inner
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        """Return the permitted addresses of a name."""
-        found = await self._inner.resolve(host, port, family)
+async def _attempt(address: str, port: int, make: Callable[[AddressInfo], socket.socket]) -> socket.socket:
+    flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+    info = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=flags)[0]
+    made = make(info)
+    try:
+        made.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(made, info[4])
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _close_unused(task: asyncio.Task[socket.socket]) -> None:
+    """Close the socket of an attempt that another one overtook."""
+    if not task.cancelled() and task.exception() is None:
+        task.result().close()
+
+
+class Resolver(Protocol):
+    """Protocol of an object that looks up names."""
+
+    async def resolve(self, host: str) -> Sequence[str]:
+        """Return the addresses of a name, as text. Raises OSError if there is none."""
+        ...
+
+
+class Names:
+    """Addresses of names, cached and looked up once for all requests of an event loop."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+        self._loop = asyncio.get_running_loop()
+        self._known: dict[str, tuple[float, Sequence[str]]] = {}
+        """Addresses by name, with the loop time until which they are cached."""
+
+        self._lookups: dict[str, asyncio.Task[Sequence[str]]] = {}
+
+    async def addresses(self, host: str) -> Sequence[str]:
+        """Return the addresses of a host, which may be an address itself. Raises NoAddress, and NamesBusy."""
+        if is_address(host):
+            return [host]
+        known = self._known.get(host)
+        if known is not None and self._loop.time() < known[0]:
+            return known[1]
+        lookup = self._lookups.get(host)
+        if lookup is None:
+            lookup = self._lookups[host] = asyncio.ensure_future(self._resolver.resolve(host))
+            lookup.add_done_callback(partial(self._end, host))
+        try:
+            found = await asyncio.shield(lookup)
+        except NamesBusy:
+            raise
+        except OSError as error:
+            raise NoAddress(error) from error
         if not found:
-            raise _nameless()
-        permitted = [each for each in found if refusal(each["host"]) is None]
-        if not permitted:
-            address = found[0]["host"]
-            raise AddressRefused(host, address, refusal(address) or "")
-        return permitted
+            raise NoAddress(_nameless())
+        return found
 
-    async def close(self) -> None:
-        """Close the inner resolver."""
-        await self._inner.close()
+    def _end(self, host: str, lookup: asyncio.Task[Sequence[str]]) -> None:
+        del self._lookups[host]
+        if lookup.cancelled() or lookup.exception() is not None or not lookup.result():
+            return
+        self._known.pop(host, None)
+        while len(self._known) >= MOST_NAMES:
+            del self._known[next(iter(self._known))]
+        self._known[host] = self._loop.time() + DNS_TTL, lookup.result()
+
+    def close(self) -> None:
+        """Cancel the running lookups."""
+        for lookup in self._lookups.values():
+            lookup.cancel()
+
+
+def is_address(host: str) -> bool:
+    """Return whether a host is an address, not a name."""
+    if not (":" in host or host[-1:].isdigit()):
+        return False
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 class NamesBusy(OSError):
@@ -193,44 +325,42 @@ class NamesBusy(OSError):
         super().__init__(None, why)
 
 
-class SystemResolver(AbstractResolver):
+class SystemResolver:
     """System resolver with a daemon thread per lookup, so that the program's exit does not wait for it.
 
     asyncio uses a few threads that it shares with file operations. Names with silent servers would block all other
-    hosts, all files and the exit (Q1). At most `at_once` lookups run at once, and a quarter of them for one registered
-    domain, because a lookup cannot be cancelled (slots.py). A lookup that waits longer than `patience` seconds raises
-    NamesBusy. `ask` is the blocking function, `socket.getaddrinfo` by default.
+    hosts, all files and the exit (Q1). At most `concurrency` lookups run at once, and a quarter of them for one
+    registered domain, because a lookup cannot be cancelled (slots.py). A lookup that waits longer than `max_wait`
+    seconds raises NamesBusy. `getaddrinfo` is the blocking function, `socket.getaddrinfo` by default.
     """
 
     def __init__(
         self,
         *,
-        at_once: int = 128,
-        patience: float = 2.0,
-        ask: Callable[..., Sequence[AddressInfo]] | None = None,
+        concurrency: int = 128,
+        max_wait: float = 2.0,
+        getaddrinfo: Callable[..., Sequence[AddressInfo]] | None = None,
     ) -> None:
-        self._at_once = at_once
-        self._places = Slots(at_once, is_strict=True)
-        self._patience = patience
-        self._ask = ask or socket.getaddrinfo
+        self._concurrency = concurrency
+        self._slots = Slots(concurrency, is_strict=True)
+        self._max_wait = max_wait
+        self._getaddrinfo = getaddrinfo or socket.getaddrinfo
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
+    async def resolve(self, host: str) -> Sequence[str]:
         """Return the addresses of a name."""
         try:
-            if not self._places.take_at_once(host):
-                async with asyncio.timeout(self._patience):
-                    await self._places.take(host)
+            if not self._slots.take_at_once(host):
+                async with asyncio.timeout(self._max_wait):
+                    await self._slots.take(host)
         except TimeoutError:
-            raise NamesBusy(f"{self._at_once} other names are being looked up, and no answer comes") from None
+            raise NamesBusy(f"{self._concurrency} other names are being looked up, and no answer comes") from None
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[list[ResolveResult]] = loop.create_future()
+        answer: asyncio.Future[Sequence[str]] = loop.create_future()
 
         def work() -> None:
-            found: list[ResolveResult] | Exception
+            found: Sequence[str] | Exception
             try:
-                found = self._look_up(host, port, family)
+                found = self._look_up(host)
             except Exception as error:
                 found = error
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -239,14 +369,12 @@ class SystemResolver(AbstractResolver):
         try:
             threading.Thread(target=work, name=f"name {host}", daemon=True).start()
         except RuntimeError as error:
-            self._places.give_back(host)
+            self._slots.give_back(host)
             raise NamesBusy("no thread can be started to look a name up") from error
         return await answer
 
-    def _answer(
-        self, host: str, answer: asyncio.Future[list[ResolveResult]], found: list[ResolveResult] | Exception
-    ) -> None:
-        self._places.give_back(host)
+    def _answer(self, host: str, answer: asyncio.Future[Sequence[str]], found: Sequence[str] | Exception) -> None:
+        self._slots.give_back(host)
         if answer.done():  # the caller was cancelled
             return
         if isinstance(found, Exception):
@@ -254,65 +382,45 @@ class SystemResolver(AbstractResolver):
         else:
             answer.set_result(found)
 
-    def _look_up(self, host: str, port: int, family: int) -> list[ResolveResult]:
+    def _look_up(self, host: str) -> Sequence[str]:
         # Without a network, Windows has no address for its own name either.
         flags = 0 if sys.platform == "win32" and host == "localhost" else _CONFIGURED
-        results = []
-        for kind, _, protocol, _, address in self._ask(host, port, family, socket.SOCK_STREAM, flags=flags):
+        addresses = []
+        for family, _, _, _, address in self._getaddrinfo(host, 0, 0, socket.SOCK_STREAM, flags=flags):
             if len(address) == 4 and address[3]:  # a link-local address needs its scope
-                shown = socket.getnameinfo(address, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0]
-            elif kind == socket.AF_INET6 and len(address) < 4:
-                continue  # this Python is built without IPv6
-            else:
-                shown = str(address[0])
-            results.append(
-                ResolveResult(hostname=host, host=shown, port=port, family=kind, proto=protocol, flags=_NUMERIC)
-            )
-        return results
-
-    async def close(self) -> None:
-        """Do nothing: lookups cannot be cancelled."""
+                addresses.append(socket.getnameinfo(address, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0])
+            elif family != socket.AF_INET6 or len(address) == 4:  # otherwise this Python is built without IPv6
+                addresses.append(str(address[0]))
+        return addresses
 
 
-class TableResolver(AbstractResolver):
+class TableResolver:
     """Resolver with a fixed table of names: for tests, and for sites without a public name."""
 
     def __init__(self, addresses: Mapping[str, str | Sequence[str]]) -> None:
         self._addresses = addresses
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
+    async def resolve(self, host: str) -> Sequence[str]:
         """Return the addresses that the table has for a name."""
         try:
             found = self._addresses[host]
         except KeyError:
             raise _nameless() from None
-        if not found:
-            raise _nameless()
-        return [_result(host, port, each) for each in ((found,) if isinstance(found, str) else found)]
-
-    async def close(self) -> None:
-        """Do nothing: no resources are open."""
+        return [found] if isinstance(found, str) else found
 
 
 def _nameless() -> socket.gaierror:
     return socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 
-def _result(host: str, port: int, address: str) -> ResolveResult:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return ResolveResult(hostname=host, host=address, port=port, family=family, proto=0, flags=_NUMERIC)
-
-
-def open_resolver(names: AbstractResolver | Mapping[str, str | Sequence[str]] | None) -> AbstractResolver:
+def open_resolver(names: Resolver | Mapping[str, str | Sequence[str]] | None) -> Resolver:
     """Return the given resolver, one for a table of names, or the system's for None."""
     if names is None:
         return SystemResolver()
     return TableResolver(names) if isinstance(names, Mapping) else names
 
 
-async def refused_behind_proxy(host: str, resolver: AbstractResolver, within: float) -> AddressRefused | None:
+async def refused_behind_proxy(host: str, names: Names, within: float) -> AddressRefused | None:
     """Return why a host behind a proxy is refused; None if it is permitted.
 
     One refused address suffices, because the proxy chooses among them. A name that cannot be resolved here `within`
@@ -320,14 +428,10 @@ async def refused_behind_proxy(host: str, resolver: AbstractResolver, within: fl
     about the address in any case.
     """
     try:
-        ipaddress.ip_address(host)
-        addresses = [host]
-    except ValueError:
-        try:
-            async with asyncio.timeout(within):
-                addresses = [each["host"] for each in await resolver.resolve(host, 0, socket.AF_UNSPEC)]
-        except OSError:  # includes TimeoutError
-            return None
+        async with asyncio.timeout(within):
+            addresses = await names.addresses(host)
+    except (OSError, ValueError):  # includes TimeoutError
+        return None
     for address in addresses:
         if (kind := refusal(address)) is not None:
             return AddressRefused(host, address, kind)

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import math
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
-import aiohttp
-from aiohttp.http_exceptions import HttpProcessingError
-
 from curtsy.core.errors import Reason
 from curtsy.core.message import Headers
 from curtsy.core.policy import Policy
+from curtsy.http.connection import STOOD_STILL, Connection
 from curtsy.http.decoding import Bomb, Damaged, Decoder, Truncated
-from curtsy.http.pool import STOOD_STILL
-
-log = logging.getLogger("curtsy")
+from curtsy.http.response import ReplyError
 
 SLICES = 512
 """Number of slices per chunk of an encoded robots.txt, so that the part before damaged data is used (C21)."""
@@ -96,17 +90,9 @@ class Sink(Protocol):
         ...
 
 
-class Unreadable(Exception):
-    """Body that cannot be used, with a reason and a description."""
-
-    def __init__(self, reason: Reason, detail: str) -> None:
-        self.reason = reason
-        self.detail = detail
-
-
-def too_large(limits: Limits, how: str) -> Unreadable:
+def too_large(limits: Limits, how: str) -> ReplyError:
     """Return the error for a body above `max_body`."""
-    return Unreadable(Reason.TOO_LARGE, f"the body is larger than {limits.max_body:,} bytes: {how}")
+    return ReplyError(Reason.TOO_LARGE, f"the body is larger than {limits.max_body:,} bytes: {how}")
 
 
 class Body:
@@ -132,55 +118,32 @@ class Body:
         self.parts: list[bytes] = []
         """Decoded pieces that did not go to a sink."""
 
-    async def read(self, content: aiohttp.StreamReader, announced: str | None) -> bytes:
-        """Read to the end or to the limit. Raises Unreadable, and exceptions of the sink."""
+    async def read(self, connection: Connection) -> bytes:
+        """Read to the end or to the limit. Raises ReplyError, and exceptions of the sink."""
         decoder = self._decoder
         try:
             while not self.is_cut:
-                is_all = content.is_eof()
                 # Received data needs no clock, and usually it is the whole body.
-                chunk = content.read_nowait(-1) if is_all else await self._next(content, announced)
+                chunk = connection.take()
                 if not chunk:
-                    break
+                    if connection.response.is_complete:
+                        break
+                    chunk = await self._timed().read(connection, self.wire_bytes)
+                    if not chunk:
+                        break
                 await self._take(chunk)
-                if is_all:
-                    break
             if decoder is not None and not self.is_cut:
                 decoder.finish()
         except Bomb as error:
             if not self._limits.cut:
-                raise Unreadable(Reason.TOO_LARGE, f"the body is a decompression bomb: {error}") from None
+                raise ReplyError(Reason.TOO_LARGE, f"the body is a decompression bomb: {error}") from None
             self.is_cut = True
         except Damaged as error:
-            raise Unreadable(Reason.BAD_RESPONSE, f"the body cannot be decoded: {error}") from None
+            raise ReplyError(Reason.BAD_RESPONSE, f"the body cannot be decoded: {error}") from None
         except Truncated:
             why = f"the coded body breaks off after {self.wire_bytes:,} bytes"
-            raise Unreadable(Reason.INCOMPLETE, why) from None
+            raise ReplyError(Reason.INCOMPLETE, why) from None
         return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
-
-    async def _next(self, content: aiohttp.StreamReader, announced: str | None) -> bytes:
-        """Return the next bytes; empty at the end. Raises Unreadable."""
-        try:
-            return await self._timed().read(content)
-        except Unreadable as error:
-            raise Unreadable(error.reason, f"{error.detail}, after {self.wire_bytes:,} bytes of it") from None
-        except HttpProcessingError as error:
-            await self._salvage(content)
-            why = f"the body's framing is broken: {first_line(error.message)}"
-            raise Unreadable(Reason.BAD_RESPONSE, why) from None
-        except Exception as error:
-            await self._salvage(content)
-            if not isinstance(error, aiohttp.ClientError | OSError | RuntimeError):
-                log.warning("an error that was not foreseen ended a body", exc_info=error)
-            whole = f" of {announced[:20]}" if announced else ""
-            why = f"the body broke off after {self.wire_bytes:,}{whole} bytes"
-            raise Unreadable(Reason.INCOMPLETE, why) from None
-
-    async def _salvage(self, content: aiohttp.StreamReader) -> None:
-        """Take unread data before an error if a truncated body is useful: aiohttp raises the error first."""
-        if self._limits.cut:
-            with contextlib.suppress(Damaged, Unreadable):
-                await self._take(content._read_nowait(-1))
 
     def _timed(self) -> _Clock:
         if self._clock is None:
@@ -196,7 +159,7 @@ class Body:
             raise too_large(self._limits, "more than that came")
         for piece in (chunk,) if decoder is None else _decoded(chunk, decoder, self._limits.cut):
             if clock is not None and clock.is_turn_due():
-                await clock.turn()
+                await clock.turn(self.wire_bytes)
             self._size += len(piece)
             if cap is not None and self._size > cap:
                 if not self._limits.cut:
@@ -232,20 +195,15 @@ class _Clock:
         self._turn_at = self._loop.time()
         """Loop time at which other tasks last ran."""
 
-    async def read(self, content: aiohttp.StreamReader) -> bytes:
-        """Return the next bytes; empty at the end. Raises Unreadable."""
+    async def read(self, connection: Connection, before: int) -> bytes:
+        """Return the next bytes after the `before` first ones; empty at the end. Raises ReplyError."""
         loop = self._loop
         begun = loop.time()
         if not self._ends:
             self._ends = begun + self._limits.speed_window
         while True:
             until = min(self._ends, self._deadline)
-            chunk = None
-            try:
-                async with asyncio.timeout_at(until if until < math.inf else None):
-                    chunk = await content.readany()
-            except TimeoutError:
-                pass
+            chunk = await connection.read(until)
             if chunk == b"":
                 return chunk
             now = loop.time()
@@ -254,38 +212,42 @@ class _Clock:
             if now - until >= STOOD_STILL:  # this program was suspended: data received meanwhile is still unread
                 late = now - until + STOOD_STILL / 2
                 self._deadline, self._ends = self._deadline + late, self._ends + late
-            self._check_deadline(now)
             self._came += len(chunk or b"")
-            if now >= self._ends:
-                if not self._came:
-                    raise Unreadable(Reason.INCOMPLETE, f"the body fell silent for {self._limits.speed_window:g} s")
-                if self._came < self._least:
-                    raise Unreadable(
-                        Reason.TOO_SLOW,
-                        f"{self._came:,} bytes of the body came in {self._limits.speed_window:g} s, "
-                        f"less than {self._limits.min_speed:g} a second",
-                    )
-                self._ends, self._came = now + self._limits.speed_window, 0
+            self._check_deadline(now, before)
+            self._check_speed(now, before)
             if chunk is not None:
                 return chunk
 
-    def _check_deadline(self, now: float) -> None:
+    def _check_deadline(self, now: float, size: int) -> None:
         if now >= self._deadline:
-            raise Unreadable(Reason.TIMEOUT, f"the body was not there within {self._limits.timeout:g} s")
+            why = f"the body was not there within {self._limits.timeout:g} s, after {size:,} bytes of it"
+            raise ReplyError(Reason.TIMEOUT, why)
+
+    def _check_speed(self, now: float, size: int) -> None:
+        if now < self._ends:
+            return
+        window, after = self._limits.speed_window, f"after {size:,} bytes of it"
+        if not self._came:
+            raise ReplyError(Reason.INCOMPLETE, f"the body fell silent for {window:g} s, {after}")
+        if self._came < self._least:
+            slow = f"{self._came:,} bytes of the body came in {window:g} s"
+            least = f"less than {self._limits.min_speed:g} a second"
+            raise ReplyError(Reason.TOO_SLOW, f"{slow}, {least}, {after}")
+        self._ends, self._came = now + window, 0
 
     def is_turn_due(self) -> bool:
         """Return whether decoding has run for longer than `TURN`."""
         return self._loop.time() - self._turn_at > TURN
 
-    async def turn(self) -> None:
-        """Let other tasks run during decoding. Raises Unreadable at the deadline."""
+    async def turn(self, size: int) -> None:
+        """Let other tasks run during decoding of a body's first `size` bytes. Raises ReplyError at the deadline."""
         begun = self._turn_at
         await asyncio.sleep(0)
         now = self._turn_at = self._loop.time()
         if now - begun >= STOOD_STILL:  # no decoding step takes so long: the program was suspended
             self._deadline += now - begun
         self._ends += now - begun
-        self._check_deadline(now)
+        self._check_deadline(now, size)
 
     async def aside(self, work: Awaitable[None]) -> None:
         """Await `work` without counting its time against the site's speed."""
@@ -293,8 +255,3 @@ class _Clock:
         await work
         now = self._turn_at = self._loop.time()
         self._ends += now - begun
-
-
-def first_line(text: str) -> str:
-    """Return the first line of an error's text, at most 200 characters."""
-    return text.strip().partition("\n")[0].rstrip(": ")[:200]

@@ -99,11 +99,26 @@ class _Members:
         return self._count > 0
 
 
+class _Inflater(Protocol):
+    """Object that `zlib.decompressobj` returns; zlib has no public name for its type."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+
+    def decompress(self, data: bytes, /, max_length: int = 0) -> bytes: ...
+
+
 class Gzip:
     """Decoder of gzip (RFC 1952) with any number of members. Ignores other data after the last, as browsers do."""
 
     def __init__(self) -> None:
-        self._member: zlib._Decompress | None = None
+        self._member: _Inflater | None = None
         self._members = _Members()
         self._begin = b""
         self._over = False
@@ -147,7 +162,7 @@ class Deflate:
 
     def __init__(self) -> None:
         self._begin = b""
-        self._inner: zlib._Decompress | None = None
+        self._inner: _Inflater | None = None
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the decoded data. Raises Damaged."""
@@ -179,7 +194,7 @@ def _slices(data: bytes, size: int) -> Iterator[bytes]:
         yield data[start : start + size]
 
 
-def _inflate(inner: zlib._Decompress, data: bytes) -> Iterator[bytes]:
+def _inflate(inner: _Inflater, data: bytes) -> Iterator[bytes]:
     while not inner.eof:
         try:
             piece = inner.decompress(data, STEP)

@@ -1,4 +1,4 @@
-"""Head of a request as sent: checked, and completed with default fields."""
+"""Header fields: of a request as sent, checked and completed; of a response as received, decoded to text."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import base64
 import re
 from urllib.parse import unquote_to_bytes
 
-from aiohttp import encode_basic_auth
-from yarl import URL
-
 from curtsy.core.bounded import remember_few
-from curtsy.core.message import Request, octets_of
+from curtsy.core.message import Headers, Request, Url, octets_of
 
 CODINGS = "gzip, deflate, br, zstd"
 """Default `Accept-Encoding`."""
@@ -29,7 +26,7 @@ _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 """Methods whose requests usually have no body. Their `Content-Length` is sent only with a body."""
 
 
-def head_of(request: Request, proxy: str | None = None) -> bytes:
+def head_of(request: Request, proxy: Url | None = None) -> bytes:
     """Return the head of a request, up to the empty line. Raises ValueError for invalid characters (F26).
 
     A proxy gets the absolute URL for http; https is tunnelled through it.
@@ -42,19 +39,35 @@ def head_of(request: Request, proxy: str | None = None) -> bytes:
     lines, names = _lines(request.headers.fields)
     target = url.target
     if proxy is not None and url.scheme == "http":
-        target, through = url.text, URL(proxy)
-        if through.user or through.password:
-            lines += f"Proxy-Authorization: {encode_basic_auth(through.user or '', through.password or '')}\r\n"
+        target = url.text
+        lines += proxy_authorization(proxy)
     if "host" not in names:
         lines = f"Host: {url.domain}\r\n{lines}"
     if url.credentials is not None and "authorization" not in names:
-        secret = unquote_to_bytes(octets_of(url.credentials))
-        lines += f"Authorization: Basic {base64.b64encode(secret).decode()}\r\n"
+        lines += f"Authorization: {_basic(url.credentials)}\r\n"
     if request.body is not None or method not in _WITHOUT_BODY:
         lines += f"Content-Length: {len(request.body or b'')}\r\n"
         if request.body and "content-type" not in names:
             lines += "Content-Type: application/octet-stream\r\n"
     return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("utf-8", "surrogateescape")
+
+
+def connect_head(host: str, port: int, proxy: Url) -> bytes:
+    """Return the head of the request for a tunnel through a proxy."""
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{proxy_authorization(proxy)}\r\n".encode()
+
+
+def proxy_authorization(proxy: Url) -> str:
+    """Return the line with a proxy's credentials; empty if it has none."""
+    if proxy.credentials is None:
+        return ""
+    credentials = proxy.credentials if ":" in proxy.credentials else f"{proxy.credentials}:"
+    return f"Proxy-Authorization: {_basic(credentials)}\r\n"
+
+
+def _basic(credentials: str) -> str:
+    return f"Basic {base64.b64encode(unquote_to_bytes(octets_of(credentials))).decode()}"
 
 
 @remember_few(256)  # most requests of a program have the same fields
@@ -77,3 +90,38 @@ def _octets(name: str, value: str) -> str:
     if value.isascii() or name.lower() not in _VALIDATORS or max(value) > "\xff":
         return value
     return value.encode("latin-1").decode("ascii", "surrogateescape")
+
+
+_LOGIN = re.compile(r"^(\s*(?:[A-Za-z][A-Za-z0-9+.-]*:)?[/\\]{2})[^/?#\\]*@")
+"""Pattern of the credentials in a Location, which are removed."""
+
+
+def response_headers(fields: list[tuple[bytes, bytes]]) -> Headers:
+    """Return received fields as text, without the credentials of a Location."""
+    headers = Headers(
+        [(name.decode("ascii"), value.decode("ascii") if value.isascii() else _legible(name, value))
+         for name, value in fields]
+    )  # fmt: skip
+    if "@" not in (headers.get("location") or ""):
+        return headers
+    return Headers(
+        (name, _LOGIN.sub(r"\1", value) if name.lower() == "location" else value) for name, value in headers.fields
+    )
+
+
+def _legible(name: bytes, value: bytes) -> str:
+    """Return a field's value as text: UTF-8, or else Latin-1 (RFC 9110, 5.5).
+
+    In a Location, octets that are not UTF-8 are percent-encoded, because a site with links in another encoding expects
+    the same octets. An ETag is always Latin-1, one character per octet, because it is returned as received (RFC 9110,
+    8.8.3).
+    """
+    if name.lower() == b"location":
+        text = value.decode("utf-8", "surrogateescape")
+        return re.sub("[\udc80-\udcff]", lambda octet: f"%{ord(octet[0]) - 0xDC00:02X}", text)
+    if name.lower() == b"etag":
+        return value.decode("latin-1")
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")

@@ -48,11 +48,6 @@ class Slots:
         """Timer of the moment from which a single group may exceed a quarter; None while less than that is taken."""
         self._is_settled = False
 
-    @property
-    def are_taken(self) -> bool:
-        """Return whether a new request may have to wait."""
-        return bool(self._waiting) or self.most - self._free >= self._share
-
     def take_at_once(self, host: str, address: str = "") -> bool:
         """Take a slot if no request waits and less than a quarter is taken, where the group does not matter."""
         if self._waiting or self.most - self._free >= self._share:

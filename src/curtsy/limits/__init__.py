@@ -4,6 +4,9 @@ Their names and signatures are those of the requirement documents. Each part app
 are for programs that need a single part; `AsyncClient` applies all rules in one atomic step.
 """
 
+from curtsy.core.errors import InvalidDomain, LimiterClosed, UnknownDomain, WaitTimeout
+from curtsy.core.policy import LimitConfig
+from curtsy.core.robots import parse_robots
 from curtsy.limits.breaker import CircuitBreaker
 from curtsy.limits.bucket import TokenBucket
 from curtsy.limits.budget import (
@@ -14,28 +17,16 @@ from curtsy.limits.budget import (
     get_domain_budget_manager,
     record_domain_request,
 )
-from curtsy.limits.delay import adapt_delay
-from curtsy.limits.domain_limiter import DomainLimiter
-from curtsy.limits.downloader import PDFDownloader
-from curtsy.limits.limiter import RateLimiter
-from curtsy.limits.program_limiter import get_rate_limiter
-from curtsy.limits.retry import with_retry
+from curtsy.limits.limiter import DomainLimiter, RateLimiter
+from curtsy.limits.program_limiter import PDFDownloader, get_rate_limiter
+from curtsy.limits.retry import adapt_delay, with_retry
 from curtsy.limits.robots import RobotsTxtChecker
+from curtsy.limits.statistics import LimitStats, StatsSnapshot, TotalStats
 
 __all__ = [
-    "CircuitBreaker",
-    "DomainBudgetCheckResult",
-    "DomainDailyBudget",
-    "DomainDailyBudgetManager",
-    "DomainLimiter",
-    "PDFDownloader",
-    "RateLimiter",
-    "RobotsTxtChecker",
-    "TokenBucket",
-    "adapt_delay",
-    "can_request_to_domain",
-    "get_domain_budget_manager",
-    "get_rate_limiter",
-    "record_domain_request",
+    "CircuitBreaker", "DomainBudgetCheckResult", "DomainDailyBudget", "DomainDailyBudgetManager", "DomainLimiter",
+    "InvalidDomain", "LimitConfig", "LimitStats", "LimiterClosed", "PDFDownloader", "RateLimiter", "RobotsTxtChecker",
+    "StatsSnapshot", "TokenBucket", "TotalStats", "UnknownDomain", "WaitTimeout", "adapt_delay",
+    "can_request_to_domain", "get_domain_budget_manager", "get_rate_limiter", "parse_robots", "record_domain_request",
     "with_retry",
-]
+]  # fmt: skip

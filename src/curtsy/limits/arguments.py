@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from curtsy.core.errors import InvalidDomain
 from curtsy.core.message import parse_domain
-from curtsy.core.policy import rule
+from curtsy.core.setting import rule
 from curtsy.engine.timers import Timers
+from curtsy.stores import AsyncStore, BlockingStore, MemoryStore, Store, open_store
+from curtsy.stores.blocking import for_threads, is_store
 
 
-def checked_alarm(timers: Timers | None) -> Timers | None:
+def opened(store: str | Store | None) -> BlockingStore:
+    """Return the store of a part; None opens a private one in memory. Raises PolicyError if it is not a store."""
+    if store is None:
+        return MemoryStore()
+    if isinstance(store, str):
+        return open_store(store)
+    if not is_store(store) or isinstance(store, AsyncStore):
+        raise rule("store", store, "a store such as open_store('sqlite:///state.sqlite'), its URL, or left out")
+    return for_threads(store)
+
+
+def checked_timers(timers: Timers | None) -> Timers | None:
     """Return the timers if they are valid; raise PolicyError otherwise."""
-    if timers is not None and not hasattr(timers, "async_waiter"):
+    if timers is not None and not hasattr(timers, "waiter"):
         raise rule("timers", timers, "a Timers, or left out for real time")
     return timers
 

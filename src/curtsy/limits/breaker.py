@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from curtsy.core.admission import admit
 from curtsy.core.amendment import Reset, Trip, amend
 from curtsy.core.breaker import State
@@ -11,10 +13,10 @@ from curtsy.core.decision import Go
 from curtsy.core.host import Host
 from curtsy.core.message import Now
 from curtsy.core.outcome import Kind, Outcome
-from curtsy.core.policy import DAY, UNLIMITED, number, rule, whole
+from curtsy.core.policy import UNLIMITED
+from curtsy.core.setting import DAY, number, rule, whole
 from curtsy.core.settlement import settle
-from curtsy.limits.arguments import checked_key
-from curtsy.limits.opening import opened
+from curtsy.limits.arguments import checked_key, opened
 from curtsy.stores import Store
 from curtsy.system.log import library_logger
 
@@ -116,33 +118,53 @@ class CircuitBreaker:
     @property
     def state(self) -> State:
         """Return the state: closed, open or half open."""
-        host, now = self._look()
-        return State.CLOSED if host is None else host.breaker_state(now)
+        return self._view().state
 
     @property
     def is_open(self) -> bool:
         """Return whether the breaker refuses every request now."""
-        return self.state is State.OPEN
+        return self._view().is_open
 
     @property
     def time_left(self) -> float:
         """Return the seconds until a trial is allowed; 0 if the breaker is not open."""
-        host, now = self._look()
-        return 0.0 if host is None else host.breaker_left(now)
+        return self._view().time_left
 
     @property
     def trips(self) -> int:
         """Return how often the breaker has opened."""
-        host, _ = self._look()
-        return 0 if host is None else host.trips
+        return self._view().trips
 
     def close(self) -> None:
         """Close a store that was opened by its URL. Idempotent; the breaker's record is kept."""
         if self._is_store_ours:
             self._store.close()
 
-    def _look(self) -> tuple[Host | None, Now]:
-        return self._store.update(self._key, lambda host, now: (host, (host, now)))
+    def _view(self) -> BreakerView:
+        return self._store.update(self._key, read_breaker)
 
     def _change(self, change: Callable[[Host | None, Now], Host]) -> None:
         self._store.update(self._key, lambda host, now: (change(host, now), None))
+
+
+class BreakerView(msgspec.Struct, frozen=True):
+    """Circuit breaker of a domain."""
+
+    state: State
+    time_left: float
+    """Seconds until a trial request is allowed; 0 if the breaker is not open."""
+
+    trips: int
+    """Number of times the breaker has opened."""
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the breaker refuses every request."""
+        return self.state is State.OPEN
+
+
+def read_breaker(host: Host | None, now: Now) -> tuple[Host | None, BreakerView]:
+    """Read the breaker of a record, as a step; without a record it is closed and has never opened."""
+    if host is None:
+        return host, BreakerView(State.CLOSED, 0.0, 0)
+    return host, BreakerView(host.breaker_state(now), host.breaker_left(now), host.trips)

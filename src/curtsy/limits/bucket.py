@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from curtsy.core.admission import admit
-from curtsy.core.decision import Go
-from curtsy.core.host import Host
+import msgspec
+
+from curtsy.core.host import Host, in_time
 from curtsy.core.message import Now
-from curtsy.core.policy import MOST_BURST, UNLIMITED, number, rate
-from curtsy.engine.gate import AsyncGate, Request, Ticket
+from curtsy.core.pace import spent_after
+from curtsy.core.policy import MOST_BURST, TOKEN, UNLIMITED, Policy
+from curtsy.core.setting import number, rate
+from curtsy.engine.gate import Gate, Request, Ticket
 from curtsy.engine.timers import Timers
-from curtsy.limits.arguments import checked_alarm, checked_key
-from curtsy.limits.opening import AnyStore, opened_for_both
+from curtsy.limits.arguments import checked_key, checked_timers, opened
+from curtsy.limits.domain import take_tokens
+from curtsy.stores import Step, Store
+from curtsy.stores.blocking import for_tasks
 
 
 class TokenBucket:
@@ -26,7 +30,7 @@ class TokenBucket:
         tokens_per_second: float,
         capacity: float | None = None,
         *,
-        store: AnyStore | None = None,
+        store: str | Store | None = None,
         key: str = "bucket",
         timers: Timers | None = None,
     ) -> None:
@@ -38,10 +42,10 @@ class TokenBucket:
             self.capacity = number("capacity", capacity, least=1, most=MOST_BURST, default=f"{twice:g}")
         self._policy = UNLIMITED.replace(qps=self.tokens_per_second, burst=self.capacity)
         self._key = checked_key(key)
-        timers = checked_alarm(timers)
-        self._store, self._async_store = opened_for_both(store)
+        timers = checked_timers(timers)
+        self._store = opened(store)
         self._is_store_ours = isinstance(store, str)
-        self._gate = AsyncGate(self._async_store, timers=timers)
+        self._gate = Gate(self._store.inner if self._is_store_ours else for_tasks(self._store), timers=timers)
 
     async def acquire(self) -> float:
         """Wait in FIFO order for a token and take it; return the seconds waited."""
@@ -51,17 +55,38 @@ class TokenBucket:
 
     def try_acquire(self) -> bool:
         """Take a token if one is available and no waiter is queued; return whether it was taken."""
-        if self._gate.lines.is_queued(self._key):
+        if self._gate.queues.is_queued(self._key):
             return False
-
-        def step(host: Host | None, now: Now) -> tuple[Host | None, bool]:
-            changed, decision = admit(host, now, self._policy, page=False)
-            return changed, isinstance(decision, Go)
-
-        return self._store.update(self._key, step)
+        return self._store.update(self._key, take_tokens(self._policy)) is not None
 
     async def aclose(self) -> None:
         """Close a store that was opened by its URL. Idempotent."""
         if self._is_store_ours:
-            await self._async_store.close()
+            await self._store.inner.close()
             self._store.close()
+
+
+class BucketView(msgspec.Struct, frozen=True):
+    """Bucket of a domain or of the global rate."""
+
+    tokens_per_second: float | None
+    """Rate; None for no limit."""
+
+    capacity: float
+    """Tokens in a full bucket."""
+
+    tokens: float
+    """Tokens available at that moment; `capacity` without a limit."""
+
+
+def read_bucket(policy: Policy) -> Step[BucketView]:
+    """Return the step that reads the bucket of a policy in a record."""
+
+    def step(host: Host | None, now: Now) -> tuple[Host | None, BucketView]:
+        spent = 0
+        if host is not None:
+            current = in_time(host, now)
+            spent = spent_after(current.spent, max(0, now.at - current.sent_at), policy)
+        return host, BucketView(policy.qps, policy.burst, max(0.0, policy.burst - spent / TOKEN))
+
+    return step

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
 from pydantic import BaseModel, Field, computed_field, field_validator
 
@@ -22,11 +21,11 @@ from curtsy.core.budget import Spending
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.host import Host, fresh, in_time
 from curtsy.core.message import SECOND, Now, parse_domain
-from curtsy.core.policy import Policies, Policy, rule
-from curtsy.limits.opening import opened
-from curtsy.stores import Answer, Step, Store, open_store
-from curtsy.stores.fallback import FallbackStore
-from curtsy.stores.memory import MemoryStore
+from curtsy.core.policy import Policies, Policy
+from curtsy.core.setting import rule
+from curtsy.limits.arguments import opened
+from curtsy.stores import Answer, AsyncMemoryStore, BlockingStore, MemoryStore, Step, Store, open_store
+from curtsy.stores.fallback import AsyncFallbackStore
 from curtsy.system.log import library_logger
 
 if TYPE_CHECKING:
@@ -97,15 +96,9 @@ class DomainDailyBudgetManager:
         present = policies if callable(policies) else None
         given = Policies() if policies is None or callable(policies) else policies
         self._policies = present or (lambda: given)
-        self._store = _sheltered(store)
+        self._store = _with_fallback(store)
         self._memory = MemoryStore()
-        self._out: set[str] = set()
-        self._renew_locks()
-        _all_managers.add(self)
-
-    def _renew_locks(self) -> None:
-        """Create a free lock. A forked child calls this because the thread that held it does not exist there."""
-        self._lock = threading.Lock()
+        self._outages: dict[str, object] = {}
 
     def can_request_to_domain(self, domain: str) -> DomainBudgetCheckResult:
         """Return whether the domain's budget allows one more request today. Counts nothing."""
@@ -168,7 +161,7 @@ class DomainDailyBudgetManager:
         except Exception as error:  # the default limits apply whatever is wrong with the settings (B8)
             self._warn("policy", f"the policy of {name} cannot be read ({error}); the default limits hold")
             return _DEFAULT
-        self._out.discard("policy")
+        self._outages.pop("policy", None)
         return policy
 
     def _update(self, key: str, step: Step[Answer]) -> Answer:
@@ -177,15 +170,14 @@ class DomainDailyBudgetManager:
         except Exception as error:  # errors that the fallback store does not handle refuse no request either (B8)
             self._warn("store", f"the budget cannot be determined ({error}); counting in memory")
             return self._memory.update(key, step)
-        self._out.discard("store")
+        self._outages.pop("store", None)
         return answer
 
     def _warn(self, part: str, what: str) -> None:
         """Log a warning once per outage of a part."""
-        with self._lock:
-            if part not in self._out:
-                self._out.add(part)
-                _log.warning(f"Daily budget: {what}.")
+        outage = object()
+        if self._outages.setdefault(part, outage) is outage:
+            _log.warning(f"Daily budget: {what}.")
 
 
 _TRY_EVERY = 1.0
@@ -202,10 +194,11 @@ def _by_hand(policy: Policy, host: Host | None) -> Policy:
     return policy.replace(**changes) if changes else policy
 
 
-def _sheltered(store: Store | str | None) -> Store:
+def _with_fallback(store: Store | str | None) -> Store:
     """Return a store that bridges outages in memory and merges those counts afterwards (B8)."""
     found = open_store() if store is None else opened(store)
-    return found if isinstance(found, FallbackStore | MemoryStore) else FallbackStore(found)
+    has_fallback = isinstance(found.inner, AsyncFallbackStore | AsyncMemoryStore)
+    return found if has_fallback else BlockingStore(AsyncFallbackStore(found.inner))
 
 
 def _left(limit: int, spent: int) -> int:
@@ -214,14 +207,11 @@ def _left(limit: int, spent: int) -> int:
 
 _manager: DomainDailyBudgetManager | None = None
 _manager_lock = threading.Lock()
-_all_managers: WeakSet[DomainDailyBudgetManager] = WeakSet()
 
 
 def _after_fork() -> None:
     global _manager_lock
     _manager_lock = threading.Lock()
-    for manager in list(_all_managers):
-        manager._renew_locks()
 
 
 if hasattr(os, "register_at_fork"):

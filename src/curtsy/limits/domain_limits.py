@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import copy
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Self
 
 import msgspec
 
-from curtsy.core.policy import MOST_BURST, UNLIMITED, LimitConfig, Policies, Policy, Strategy, rule
+from curtsy.core.errors import PolicyError
+from curtsy.core.policy import MOST_BURST, UNLIMITED, LimitConfig, Policies, Policy, Strategy, entry_name
+from curtsy.core.setting import flag, rate, rule
+from curtsy.limits.arguments import named_domain
 from curtsy.limits.breaker import checked_cooldown
+from curtsy.system.log import library_logger
+
+_log = library_logger("guards")
 
 WINDOW = 256
 """Maximum burst of `sliding_window`, which stores each request."""
@@ -17,7 +26,9 @@ WINDOW = 256
 class Rates(msgspec.Struct, frozen=True):
     """Limits of one domain."""
 
-    terms: DomainLimits
+    limits: DomainLimits
+    """Settings from which these were computed."""
+
     config: LimitConfig
     policy: Policy
     """Policy with the rate only, for `wait` and `allow`."""
@@ -43,89 +54,156 @@ class Rates(msgspec.Struct, frozen=True):
 class DomainLimits:
     """Settings of a limiter. Their results hold until they are replaced.
 
-    Rate and burst of a domain come from its own configuration, else its policy, else `default`. Everything else comes
-    from its policy, or without policies from the templates.
+    Rate and burst of a domain come from its own configuration, else its policy. Everything else comes from its policy.
     """
 
     def __init__(
-        self,
-        default: LimitConfig,
-        configs: dict[str, LimitConfig],
-        templates: tuple[Policy, Policy],
-        unlimited: Policies,
-        policies: Policies | None,
+        self, default: LimitConfig, configs: dict[str, LimitConfig], unlimited: Policies, policies: Policies
     ) -> None:
         self._default = default
         self._configs = configs
-        self._base, self._guarded = templates
         self._unlimited = unlimited
         self._policies = policies
-        self._made: dict[tuple[Policy | None, bool], tuple[LimitConfig, Policy, Policy]] = {}
-        if policies is None:
-            _check(default, self._base.strategy)
+        self._computed: dict[tuple[Policy, bool], tuple[LimitConfig, Policy, Policy]] = {}
         for domain, config in configs.items():
-            self._check(domain, config)
+            _check(config, policies.of(domain).strategy)
+
+    @classmethod
+    def of_arguments(
+        cls,
+        config: LimitConfig | str | os.PathLike[str] | None,
+        domains: Mapping[str, LimitConfig] | None,
+        per_domain_qps: float | None,
+        circuit_breaker: bool,
+        cooldown_seconds: float,
+        strategy: Strategy,
+        unlimited: Iterable[str],
+        policies: Policies | None,
+    ) -> Self:
+        """Return the limits by the arguments of a limiter. Without policies, one policy applies to all domains."""
+        default, configs = _default_and_domains(config, domains, per_domain_qps)
+        flag("circuit_breaker", circuit_breaker)
+        if policies is None:
+            _check(default, strategy)
+            policy = UNLIMITED.replace(
+                strategy=strategy,
+                qps=default.requests_per_second,
+                burst=default.burst_capacity,
+                breaker=circuit_breaker,
+                breaker_cooldown=checked_cooldown(cooldown_seconds) if circuit_breaker else 300.0,
+                breaker_error_rate=None,
+                on_429="trip",
+            )
+            if default.warning is not None:
+                _log.warning(default.warning)
+        free = _unlimited_policies(unlimited)
+        return cls(default, configs, free, Policies(policy) if policies is None else checked_policies(policies))
 
     def under(self, policies: Policies) -> DomainLimits:
         """Return the same settings with other policies."""
-        return DomainLimits(self._default, self._configs, (self._base, self._guarded), self._unlimited, policies)
+        return DomainLimits(self._default, self._configs, self._unlimited, policies)
 
     def having(self, domain: str, config: LimitConfig) -> Self:
         """Return the same settings with another configuration of one domain."""
-        self._check(domain, config)
+        _check(config, self._policies.of(domain).strategy)
         self._configs[domain] = config  # in place: copying thousands is slow, and all callers read the current limits
         return copy.copy(self)
 
     def of(self, domain: str) -> Rates:
         """Return the limits of a canonical domain."""
-        policy = self._policy(domain)
-        key, denied = (policy or UNLIMITED).key_for(domain), policy is not None and policy.denied
-        is_free = self._unlimited.of(domain).category == "unlimited"
-        usual, base, guarded = self._shared(policy, is_free)
+        policy = self._policies.of(domain)
+        is_free = self._unlimited.of(domain).domain_category == "unlimited"
+        usual, base, guarded = self._of_policy(policy, is_free)
         config = self._configs.get(domain)
-        if config is not None:
-            return Rates(self, config, *_at(config, is_free, base, guarded), key, denied, config.warning)
-        return Rates(self, usual, base, guarded, key, denied)
-
-    @property
-    def warning(self) -> str | None:
-        """Return the warning about the configuration of domains without their own (L6)."""
-        return self._default.warning if self._policies is None else None
+        if config is None:
+            return Rates(self, usual, base, guarded, policy.key_for(domain), policy.denied)
+        changes = {"qps": None if is_free else config.requests_per_second, "burst": config.burst_capacity}
+        base, guarded = base.replace(**changes), guarded.replace(**changes)
+        return Rates(self, config, base, guarded, policy.key_for(domain), policy.denied, config.warning)
 
     @property
     def usual(self) -> Policy:
         """Return the policy with rate and breaker of a domain without an entry."""
-        return self._shared(None if self._policies is None else self._policies.default, False)[2]
+        return self._of_policy(self._policies.default, False)[2]
 
-    def _policy(self, domain: str) -> Policy | None:
-        return None if self._policies is None else self._policies.of(domain)
-
-    def _check(self, domain: str, config: LimitConfig) -> None:
-        _check(config, (self._policy(domain) or self._base).strategy)
-
-    def _shared(self, policy: Policy | None, is_free: bool) -> tuple[LimitConfig, Policy, Policy]:
+    def _of_policy(self, policy: Policy, is_free: bool) -> tuple[LimitConfig, Policy, Policy]:
         """Return the configuration and policies that all domains of a policy share; computed once."""
-        made = self._made.get((policy, is_free))
-        if made is None:
-            if policy is None:
-                made = self._default, *_at(self._default, is_free, self._base, self._guarded)
-            else:
-                config = LimitConfig(policy.qps or self._default.requests_per_second, int(policy.burst))
-                qps = None if is_free else policy.qps
-                base = UNLIMITED.replace(
-                    strategy=policy.strategy, qps=qps, burst=policy.burst, max_crawl_delay=policy.max_crawl_delay,
-                    global_rate=policy.global_rate and not is_free,
-                )  # fmt: skip
-                made = config, base, _with_breaker(base, policy)
-            self._made[policy, is_free] = made
-        return made
+        computed = self._computed.get((policy, is_free))
+        if computed is None:
+            config = LimitConfig(policy.qps or self._default.requests_per_second, int(policy.burst))
+            base = UNLIMITED.replace(
+                strategy=policy.strategy,
+                qps=None if is_free else policy.qps,
+                burst=policy.burst,
+                max_crawl_delay=policy.max_crawl_delay,
+                global_rate=policy.global_rate and not is_free,
+            )
+            guarded = base.replace(**{name: getattr(policy, name) for name in _BREAKER_FIELDS})
+            computed = self._computed[policy, is_free] = config, base, guarded
+        return computed
 
 
-def _at(config: LimitConfig, is_free: bool, base: Policy, guarded: Policy) -> tuple[Policy, Policy]:
-    """Return both policies at the rate of a configuration, or without a rate limit."""
-    qps, burst = None if is_free else config.requests_per_second, config.burst_capacity
-    rate = {"qps": qps, "burst": burst, "global_rate": base.global_rate and not is_free}
-    return base.replace(**rate), guarded.replace(**rate)
+_BREAKER_FIELDS = (
+    "breaker", "breaker_failures", "breaker_cooldown", "breaker_max_cooldown", "breaker_error_rate", "breaker_window",
+    "breaker_min_replies", "on_429", "obey_retry_after", "max_retry_after",
+)  # fmt: skip
+"""Fields of a policy that concern the breaker."""
+
+
+def checked_config(config: LimitConfig, name: str = "config") -> LimitConfig:
+    """Return a configuration if it is one; raise PolicyError otherwise."""
+    if not isinstance(config, LimitConfig):
+        raise rule(name, config, "a LimitConfig(requests_per_second, burst_capacity)")
+    return config
+
+
+def checked_policies(policies: Policies) -> Policies:
+    """Return the policies if they are some; raise PolicyError otherwise."""
+    if not isinstance(policies, Policies):
+        raise rule("policies", policies, "a Policies(default, entries)")
+    return policies
+
+
+def _default_and_domains(
+    config: LimitConfig | str | os.PathLike[str] | None,
+    domains: Mapping[str, LimitConfig] | None,
+    per_domain_qps: float | None,
+) -> tuple[LimitConfig, dict[str, LimitConfig]]:
+    """Return the default configuration and those of domains, from a limiter's arguments and its JSON file."""
+    listed: Mapping[str, LimitConfig] = {}
+    if isinstance(config, str | os.PathLike):
+        from curtsy.settings import load_limits  # late import: settings are slow to import
+
+        default, listed = load_limits(Path(config))
+    elif config is None or isinstance(config, LimitConfig):
+        default = config or LimitConfig()
+    else:
+        must = "a LimitConfig(requests_per_second, burst_capacity), or the path of a JSON file"
+        raise rule("config", config, must)
+    if per_domain_qps is not None:
+        default = LimitConfig(rate("per_domain_qps", per_domain_qps), default.burst_capacity)
+    return default, {**listed, **_by_domain(domains or {})}
+
+
+def _by_domain(domains: Mapping[str, LimitConfig]) -> dict[str, LimitConfig]:
+    """Return the configurations by canonical domain."""
+    if not isinstance(domains, Mapping):
+        raise rule("domains", domains, "a dict of a LimitConfig for each domain")
+    names: dict[str, str] = {}
+    for name, config in domains.items():
+        checked_config(config, f"domains[{name!r}]")
+        first = names.setdefault(named_domain("domains", name), name)
+        if first is not name:
+            raise PolicyError(f"domains: {first!r} and {name!r} are one domain. Remove one of them.")
+    return {name: domains[first] for name, first in names.items()}
+
+
+def _unlimited_policies(domains: Iterable[str]) -> Policies:
+    """Return policies whose entries are the domains without a rate limit (Q12)."""
+    if not isinstance(domains, tuple | list | set | frozenset):
+        raise rule("unlimited", domains, "a list of domains, such as ['example.com']")
+    names = [entry_name(named_domain("unlimited", domain)) for domain in domains]
+    return Policies(UNLIMITED, dict.fromkeys(names, UNLIMITED.replace(domain_category="unlimited")))
 
 
 def _check(config: LimitConfig, strategy: Strategy) -> None:
@@ -135,29 +213,6 @@ def _check(config: LimitConfig, strategy: Strategy) -> None:
         raise rule("burst_capacity", config.burst_capacity, must)
 
 
-def templates(strategy: Strategy, circuit_breaker: bool, cooldown_seconds: float) -> tuple[Policy, Policy]:
-    """Return the policies that all domains share apart from the rate: without and with the breaker."""
-    base = UNLIMITED.replace(strategy=strategy)
-    guarded = base.replace(
-        breaker=circuit_breaker,
-        breaker_cooldown=checked_cooldown(cooldown_seconds) if circuit_breaker else 300.0,
-        breaker_error_rate=None,
-        on_429="trip",
-    )
-    return base, guarded
-
-
-def _with_breaker(base: Policy, policy: Policy) -> Policy:
-    """Return `base` with the breaker of a policy."""
-    return base.replace(
-        breaker=policy.breaker,
-        breaker_failures=policy.breaker_failures,
-        breaker_cooldown=policy.breaker_cooldown,
-        breaker_max_cooldown=policy.breaker_max_cooldown,
-        breaker_error_rate=policy.breaker_error_rate,
-        breaker_window=policy.breaker_window,
-        breaker_min_replies=policy.breaker_min_replies,
-        on_429=policy.on_429,
-        obey_retry_after=policy.obey_retry_after,
-        max_retry_after=policy.max_retry_after,
-    )
+def overall_of(global_qps: float | None, burst: float = 1) -> Policy:
+    """Return the policy of a global rate; None for no limit."""
+    return UNLIMITED.replace(qps=None if global_qps is None else rate("global_qps", global_qps), burst=burst)

@@ -1,28 +1,28 @@
-"""The program's limiter, shared by everything in it that sends requests (Q1, Q6, Q7, C15)."""
+"""The limiter that a whole program shares (Q1, Q6, Q7, C15), and a downloader that uses it (Q8)."""
 
 from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, overload
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
-from curtsy.core.breaker import State
+from curtsy.client import AsyncClient
 from curtsy.core.decision import No
-from curtsy.core.errors import Reason, StoreError
-from curtsy.core.host import Host
-from curtsy.core.message import SECOND, Now, parse_domain
-from curtsy.core.policy import Policies, rate
-from curtsy.core.record import StatsSnapshot, TotalStats, snapshot_of
+from curtsy.core.errors import Reason
+from curtsy.core.message import SECOND, parse_domain
+from curtsy.core.policy import Policies
+from curtsy.core.setting import rate
 from curtsy.core.statistics import HostStatistics, summed
-from curtsy.engine.counters import Counters
-from curtsy.engine.stats_publisher import EVERY, Publisher, whole_statistics
-from curtsy.limits.domain_limiter import DomainLimiter
-from curtsy.limits.domain_limits import DomainLimits, Rates
-from curtsy.limits.limiter import RateLimiter, overall_of
-from curtsy.limits.opening import opened_by_settings
+from curtsy.engine.counters import EVERY, Counters, Publisher, whole_statistics
+from curtsy.limits.domain import Domain
+from curtsy.limits.domain_limits import DomainLimits, Rates, overall_of
+from curtsy.limits.limiter import RateLimiter
+from curtsy.limits.statistics import StatsSnapshot, TotalStats, snapshot_of
+from curtsy.limits.waiters import closed_error
+from curtsy.stores import BlockingStore, Store, open_store
 from curtsy.system.log import library_logger
 from curtsy.system.shutdown import at_exit
-from curtsy.system.threads import in_thread
 
 if TYPE_CHECKING:
     from curtsy.settings.live import LiveSettings
@@ -60,23 +60,22 @@ class ProgramLimiter(RateLimiter):
 
     def __init__(self, live: LiveSettings) -> None:
         policies = live.current.policies
-        self._own_qps: float | None = None
-        super().__init__(
-            global_qps=policies.global_qps,
-            per_domain_qps=policies.default.qps,
-            policies=policies,
-            store=opened_by_settings(live.current),
-        )
-        self._is_store_ours = True
-        # The settings reader has already checked these and logged warnings; as arguments they would be checked twice.
-        self._put(policies, overall_of(self.overall.qps, policies.overall.burst))
         self._live = live
-        self._stats_every = live.current.stats_every
         self._followed = policies
+        self._own_qps: float | None = None
+        super().__init__(global_qps=policies.global_qps, per_domain_qps=policies.default.qps, policies=policies)
+        # The settings reader has already checked these and logged warnings; as arguments they would be checked twice.
+        self._use(policies, overall_of(self.overall.qps, policies.overall.burst))
+        self._stats_log.every = live.current.stats_every
         self._counters = Counters()
-        self._publisher = Publisher(self._counters, self._async_store)
+        self._publisher = Publisher(self._counters, self.store.inner)
         self._before: dict[str, HostStatistics] = {}
         """Counts by domain at the last `reset()`; "" is the sum of hosts without their own row."""
+
+    def _open(self, store: str | Store | None) -> tuple[BlockingStore, bool]:
+        """Open the store of the settings (C15)."""
+        settings = self._live.current
+        return open_store(settings.store, share=settings.outage_share), True
 
     def _renew_locks(self) -> None:
         """Create free locks. A forked child calls this because the threads that held them do not exist there."""
@@ -84,26 +83,21 @@ class ProgramLimiter(RateLimiter):
         self._following = threading.Lock()
         self._timer: threading.Timer | None = None
 
-    def domain(self, domain: str) -> DomainLimiter:
-        """Return the limiter of a domain, created on first use, under the current settings."""
-        self.terms()
-        return super().domain(domain)
-
-    def terms(self) -> DomainLimits:
+    def _current_limits(self) -> DomainLimits:
         """Return the limits under the current settings."""
         policies = self._live.check().policies
         if policies is not self._followed:
             self._follow(policies)
-        return super().terms()
+        return super()._current_limits()
 
     def use_global(self, global_qps: float | None) -> None:
         """Change the global rate at runtime. A lower rate in the settings takes precedence (C26)."""
         with self._following:
             own = None if global_qps is None else rate("global_qps", global_qps)
-            is_news, self._own_qps = own != self._own_qps, own
+            is_new, self._own_qps = own != self._own_qps, own
             super().use_global(self._lower(self._followed))
         settings_qps = self._followed.global_qps
-        if is_news and own is not None and own != settings_qps:
+        if is_new and own is not None and own != settings_qps:
             _log.warning(
                 f"global_qps = {own:g} differs from the settings; this limiter uses the lower rate, "
                 f"{self.overall.qps:g} a second. Change global_qps in the settings to change it for the whole program.",
@@ -120,7 +114,7 @@ class ProgramLimiter(RateLimiter):
                 return
             wrong = None
             try:
-                self._put(policies, overall_of(self._lower(policies), policies.overall.burst))
+                self._use(policies, overall_of(self._lower(policies), policies.overall.burst))
             except Exception as error:  # invalid settings never fail a request (U9)
                 wrong = error
             # Also set for unusable policies, so that this is logged once; and set last because of forks.
@@ -130,27 +124,27 @@ class ProgramLimiter(RateLimiter):
 
     # Statistics, shared with all clients and processes on the store
 
-    def count_granted(self, limiter: DomainLimiter, epoch: int, waited: float, n: int) -> None:
+    def _count_granted(self, domain: Domain, epoch: int, waited: float, n: int) -> None:
         """Count `n` granted requests at `epoch` (microseconds), after `waited` seconds."""
-        super().count_granted(limiter, epoch, waited, n)
-        self._counters.count_turn(limiter.domain, requests=n, waited=waited)
+        super()._count_granted(domain, epoch, waited, n)
+        self._counters.count_turn(domain.name, requests=n, waited=waited)
         self._publish_soon()
 
-    def count_refused(self, limiter: DomainLimiter, no: No) -> None:
+    def _count_refused(self, domain: Domain, no: No) -> None:
         """Count a refused request and keep the reason."""
-        super().count_refused(limiter, no)
-        self._counters.count_turn(limiter.domain, reason=no.reason.value)
+        super()._count_refused(domain, no)
+        self._counters.count_turn(domain.name, reason=no.reason.value)
         self._publish_soon()
 
-    def count_trip(self, limiter: DomainLimiter) -> None:
+    def _count_trip(self, domain: Domain) -> None:
         """Count an opening of a domain's breaker."""
-        super().count_trip(limiter)
-        self._counters.count_trip(limiter.domain)
+        super()._count_trip(domain)
+        self._counters.count_trip(domain.name)
         self._publish_soon()
 
     def _publish_soon(self) -> None:
         """Schedule publication of the counts in `EVERY` seconds, so that the dashboard and other processes see them."""
-        if self._timer is None and not self.async_gate.is_immediate:
+        if self._timer is None and not self.gate.is_immediate:
             with self._lock:
                 if self._timer is not None:
                     return
@@ -167,38 +161,26 @@ class ProgramLimiter(RateLimiter):
             timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
-        if not self._has_let_go:
+        if not self._has_closed_store:
             self._publisher.publish_blocking(self.store)
 
-    @overload
-    def get_stats(self, domain: None = None) -> TotalStats: ...
+    # The statistics include clients, crawls and other processes on the same store in the last day, since `reset()`.
 
-    @overload
-    def get_stats(self, domain: str) -> StatsSnapshot: ...
+    def _domain_stats(self, name: str) -> StatsSnapshot:
+        host = self._counted().get(name)
+        return super()._domain_stats(name) if host is None else self._snapshot(host)
 
-    def get_stats(self, domain: str | None = None) -> StatsSnapshot | TotalStats:
-        """Return the statistics of a domain, or the totals of all domains.
-
-        An unknown domain raises UnknownDomain. The counts include clients, crawls and other processes on the same store
-        in the last day, since `reset()`.
-        """
-        if domain is not None:
-            name = parse_domain(domain)
-            host = self._counted().get(name)
-            return super().get_stats(name) if host is None else self._snapshot(host)
-        if self._has_let_go:
-            raise self.closed_error()
+    def _total_stats(self) -> TotalStats:
         counted = self._counted()
         hosts = [host for name, host in counted.items() if name]
-        suspects = {self._followed.of(host.domain).key_for(host.domain) for host in hosts if host.trips}
-        suspects |= {limiter.key for limiter in self._known()}
-        states = self.store.update_many([(key, _is_open) for key in suspects])
+        keys = {self._followed.of(host.domain).key_for(host.domain) for host in hosts if host.trips}
+        keys |= {self._rates(domain).key for domain in self._known()}
         blocked = sum(_blocked(host) for host in counted.values())
         return TotalStats(
             total_requests=blocked + sum(_requests(host) for host in counted.values()),
             blocked_requests=blocked,
             circuit_breaker_trips=sum(host.trips for host in counted.values()),
-            circuit_breakers_open=sum(states),
+            circuit_breakers_open=sum(breaker.is_open for breaker in self._read_breakers(keys)),
             domains=len(hosts),
             delayed_requests=sum(host.delayed for host in counted.values()),
             total_wait_time_ms=sum(host.waited for host in counted.values()) * 1000,
@@ -210,10 +192,10 @@ class ProgramLimiter(RateLimiter):
             name: self._snapshot(host) for name, host in self._counted().items() if name
         }  # fmt: skip
 
-    def _rates_seen(self) -> dict[str, Rates]:
+    def _known_rates(self) -> dict[str, Rates]:
         """Return the limits of each domain that this limiter, a client or another process has requested."""
-        terms = self.terms()
-        return {name: terms.of(name) for name in self._shared() if name} | super()._rates_seen()
+        limits = self._current_limits()
+        return {name: limits.of(name) for name in self._shared() if name} | super()._known_rates()
 
     def reset(self, domain: str | None = None) -> None:
         """Reset this limiter's statistics of a domain, or of all. Tokens and breakers are kept."""
@@ -223,13 +205,15 @@ class ProgramLimiter(RateLimiter):
             self._before = shared
             return
         name = parse_domain(domain)
-        if name in self._limiters or name not in shared:
+        if name in self._domains or name not in shared:
             super().reset(name)
         if name in shared:
             self._before[name] = shared[name]
 
     def _shared(self) -> dict[str, HostStatistics]:
         """Return the counts of all processes by domain; "" is the sum of hosts without their own row."""
+        if self._has_closed_store:
+            raise closed_error()
         whole = summed(whole_statistics(self.store))
         return {**whole.hosts, "": whole.other}
 
@@ -238,22 +222,55 @@ class ProgramLimiter(RateLimiter):
         return {name: host.since(self._before.get(name)) for name, host in self._shared().items()}
 
     def _snapshot(self, host: HostStatistics) -> StatsSnapshot:
-        limiter = self._limiters.get(host.domain)
-        last, canceled = (None, 0) if limiter is None else limiter.stats.last_and_canceled()
+        own = self._domains.get(host.domain)
+        last, canceled = (None, 0) if own is None else own.stats.last_and_canceled()
         last = max(last or 0, round(host.last_at * SECOND)) or None
         return snapshot_of(host.domain, _requests(host), host.delayed, host.waited * 1000, last, canceled)
-
-    async def _tell_slowly(self) -> None:
-        try:
-            await in_thread(self.log_stats)
-        except StoreError as error:
-            _log.warning("The statistics cannot be read", error=str(error))
 
     def close(self) -> None:
         """Publish the counts and close the limiter. Idempotent."""
         if not self.is_closed:
             self.publish()
         super().close()
+
+
+class PDFDownloader:
+    """Downloader of PDFs and other files that returns only success or failure.
+
+    With `enable_rate_limit`, `rate_limiter` is `get_rate_limiter()`, which the whole program shares (C15). Without it,
+    there is no pace and no budget; requests still pass the gate, and robots.txt applies (C13). `AsyncClient.download`
+    returns more details.
+    """
+
+    def __init__(self, enable_rate_limit: bool = True, **settings: Any) -> None:
+        if not enable_rate_limit:
+            settings.setdefault("preset", "own")
+        self._is_limited = enable_rate_limit
+        self._client = AsyncClient(**settings)
+
+    @property
+    def rate_limiter(self) -> RateLimiter | None:
+        """Return the program's limiter; None without `enable_rate_limit`."""
+        return get_rate_limiter() if self._is_limited else None
+
+    async def download(self, url: str, save_path: str | os.PathLike[str]) -> bool:
+        """Save a URL as a file; return whether the complete file is in place."""
+        result = await self._client.download(url, save_path)
+        if not result.ok:
+            _log.warning("Not downloaded", url=url, reason=result.reason, message=result.message)
+        return result.ok
+
+    async def close(self) -> None:
+        """Close the client. Idempotent."""
+        await self._client.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
 def _requests(host: HostStatistics) -> int:
@@ -263,10 +280,6 @@ def _requests(host: HostStatistics) -> int:
 def _blocked(host: HostStatistics) -> int:
     """Return how many requests a breaker or the denylist refused (Q6)."""
     return host.refused.get(Reason.CIRCUIT_OPEN, 0) + host.refused.get(Reason.DOMAIN_DENIED, 0)
-
-
-def _is_open(host: Host | None, now: Now) -> tuple[Host | None, bool]:
-    return host, host is not None and host.breaker_state(now) is State.OPEN
 
 
 def _publish_at_exit() -> None:

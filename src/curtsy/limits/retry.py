@@ -1,4 +1,4 @@
-"""with_retry: retries after temporary errors (N2, N3, N4)."""
+"""Retries after temporary errors (N2, N3, N4), and the delay that adapts to 429 (N8)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import random
 import ssl
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, overload
+from typing import TypeVar, overload
 
 from curtsy.core.errors import FetchError, Reason
 from curtsy.core.message import Headers
 from curtsy.core.outcome import PASSING, backoff, retry_after
-from curtsy.core.policy import number, rule
+from curtsy.core.setting import number, rule
 
 Result = TypeVar("Result")
 
@@ -48,9 +48,9 @@ def is_retryable(error: BaseException) -> bool:
     status = _status(error)
     if status is not None:
         return _is_passing(status)
-    reason = getattr(error, "reason", None)
-    if isinstance(reason, Exception):  # the cause of a URLError or of urllib3's MaxRetryError
-        return is_retryable(reason)
+    match error:
+        case object(reason=Exception() as cause):  # of a URLError or of urllib3's MaxRetryError
+            return is_retryable(cause)
     # A ValueError is an invalid URL or invalid JSON, even if requests derives it from OSError too.
     if isinstance(error, ValueError | PermissionError) or _is_of_certificate(error):
         return False
@@ -86,25 +86,33 @@ def _is_of_certificate(error: BaseException) -> bool:
     return False
 
 
-def _answers(error: BaseException) -> tuple[object, object]:
+def _answers(error: BaseException) -> tuple[object, ...]:
     """Return where the response's status and headers may be: the error (aiohttp, urllib) or its response."""
-    return error, getattr(error, "response", None)
+    match error:
+        case object(response=response):
+            return error, response
+    return (error,)
 
 
 def _status(error: BaseException) -> int | None:
     """Return the status of the error's response; None without one."""
-    found = (getattr(answer, name, None) for answer in _answers(error) for name in ("status", "status_code"))
-    return next((each for each in found if isinstance(each, int) and each >= 100), None)
+    for answer in _answers(error):
+        match answer:
+            case object(status=int(status)) if status >= 100:
+                return status
+            case object(status_code=int(status)) if status >= 100:
+                return status
+    return None
 
 
-def _told(error: BaseException) -> float | None:
+def _retry_after_of(error: BaseException) -> float | None:
     """Return the seconds of the site's Retry-After; None without one."""
     if isinstance(error, FetchError):
         return error.retry_after
     for answer in _answers(error):
-        headers: Any = getattr(answer, "headers", None)
-        if hasattr(headers, "items"):
-            return retry_after(Headers((str(name), str(value)) for name, value in headers.items()), time.time())
+        match answer:
+            case object(headers=object(items=items)):
+                return retry_after(Headers((str(name), str(value)) for name, value in items()), time.time())
     return None
 
 
@@ -162,5 +170,17 @@ async def with_retry(
         except Exception as error:
             if attempt > max_retries or not is_retryable(error):
                 raise
-            told = _told(error)
-        await sleep(backoff(attempt, initial_delay, roll()) if told is None else min(max(0.0, told), LONGEST))
+            seconds = _retry_after_of(error)
+        await sleep(backoff(attempt, initial_delay, roll()) if seconds is None else min(max(0.0, seconds), LONGEST))
+
+
+def adapt_delay(current: float, error: BaseException | None, *, max_delay: float = 10.0) -> float:
+    """Return the delay after an error (N8): a 429 doubles it up to `max_delay`, or sets its Retry-After.
+
+    The delay never decreases. Any other status, and errors other than `FetchError`, leave it unchanged.
+    """
+    if not isinstance(error, FetchError) or error.status != 429:
+        return current
+    if error.retry_after is not None:
+        return max(current, error.retry_after)
+    return max(current, min(2 * current, max_delay))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from curtsy.client import AsyncClient
+from curtsy.client import AsyncClient, session_of
 from curtsy.core.errors import Reason
 from curtsy.core.fetch_state import Refusal
 from curtsy.core.message import Failure, Url, parse_url
-from curtsy.core.policy import DAY, number, rule
 from curtsy.core.robots import Verdict
 from curtsy.core.rules import Rules, crawl_delay, filters
+from curtsy.core.setting import DAY, number, rule
 from curtsy.engine.context import rules_key
 from curtsy.stores.memory import MemoryStore
 
@@ -19,7 +19,7 @@ USER_AGENT = "AIAssistantBot/1.0"
 """User agent if neither an argument nor the settings name one (R10, C7)."""
 
 _OURS = {
-    "cache": "left out, for a checker keeps no pages. What it knows of robots.txt is in its store",
+    "cache": "left out, because a checker caches no pages. Its robots.txt rules are in its store",
     "robots_ttl": "given as cache_ttl",
     "robots_timeout": "given as timeout",
 }
@@ -57,6 +57,7 @@ class RobotsTxtChecker:
         self._client = client or AsyncClient(
             user_agent=user_agent, cache=False, robots_ttl=cache_ttl, robots_timeout=timeout, **settings
         )
+        self._session = session_of(self._client)
 
     async def is_allowed(self, url: str) -> bool:
         """Return whether the URL may be fetched; False if it is not an http or https URL."""
@@ -67,24 +68,24 @@ class RobotsTxtChecker:
         parsed = parse_url(url)
         if not isinstance(parsed, Url):
             return Verdict(False, None, None, None, f"{parsed.why}, so it cannot be fetched")
-        rules = await self._client.rules_or_why(parsed, self.user_agent)
+        rules = await self._session.rules_of(parsed, self.user_agent)
         is_out_of_reach = isinstance(rules, Failure) and rules.ended_at_proxy
         if is_out_of_reach or (isinstance(rules, Refusal) and rules.reason is not Reason.DOMAIN_DENIED):
             # The host is blocked by its breaker or budget, or is unreachable: its last copy applies (R6).
-            rules = await self._client.store.read(rules_key(parsed.origin)) or Rules()
+            rules = await self._session.store.read(rules_key(parsed.origin)) or Rules()
         if not isinstance(rules, Rules):
             return Verdict(False, None, None, None, "its host may not be asked, not even for robots.txt")
-        return filters(rules, self._client.policies.of(parsed.domain), self.user_agent, parsed.text)
+        return filters(rules, self._session.policies.of(parsed.domain), self.user_agent, parsed.text)
 
     def get_crawl_delay(self, url: str) -> float | None:
         """Return the site's Crawl-delay in seconds; None if robots.txt has none or is not yet known."""
         parsed = parse_url(url)
-        rules = self._client.known_rules(parsed.origin) if isinstance(parsed, Url) else None
+        rules = self._session.known_rules(parsed.origin) if isinstance(parsed, Url) else None
         return None if rules is None else crawl_delay(rules, self.user_agent)
 
     def clear_cache(self) -> None:
         """Make every robots.txt expire, so that the next check fetches it again."""
-        self._client.forget_rules()
+        self._session.forget_rules()
 
     async def close(self) -> None:
         """Close the checker's own client. Idempotent."""

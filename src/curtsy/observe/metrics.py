@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from curtsy.core.errors import PolicyError, not_imported
-from curtsy.core.histogram import Distribution
 from curtsy.core.message import SECOND
-from curtsy.core.statistics import HostStatistics, ProcessStatistics, StatisticsSnapshot, summed
+from curtsy.core.statistics import Distribution, HostStatistics, ProcessStatistics, StatisticsSnapshot, summed
 from curtsy.engine.alerts import ALERTS, NEARLY, Watched, alerts_of, budget_used
-from curtsy.engine.stats_publisher import read_statistics
+from curtsy.engine.counters import read_statistics
 from curtsy.stores import Store
 
 try:
@@ -43,6 +42,9 @@ Hosts = Callable[[], Iterable[Watched]]
 """Source of the current state of hosts: `views(store, policies)`."""
 
 
+Family = TypeVar("Family", bound=Metric)
+
+
 class Described(NamedTuple):
     """Metric: name (without `_total`), field of the statistics, help text and labels."""
 
@@ -51,31 +53,37 @@ class Described(NamedTuple):
     meaning: str
     labels: tuple[str, ...] = ("host",)
 
+    def family(self, kind: Callable[..., Family]) -> Family:
+        """Return the metric without values, as a counter, a histogram or a gauge."""
+        return kind(self.name, self.meaning, labels=self.labels)
+
 
 COUNTERS = (
-    Described("curtsy_fetches", "fetches", "Fetches that ended, whether anything was sent or not."),
-    Described("curtsy_requests", "requests", "Requests sent, redirects and retries included, robots.txt not."),
+    Described("curtsy_fetches", "fetches", "Fetches that ended, with or without a request."),
+    Described("curtsy_requests", "requests", "Requests sent, including redirects and retries, without robots.txt."),
     Described("curtsy_robots_requests", "robots_requests", "Requests sent for robots.txt."),
-    Described("curtsy_pages", "pages", "Successful answers with a body."),
-    Described("curtsy_received_bytes", "bytes", "Bytes of bodies that came over the network."),
-    Described("curtsy_cache_hits", "cache_hits", "Fetches served from a kept copy, nothing asked."),
-    Described("curtsy_cache_revalidations", "revalidated", "Fetches served from a kept copy after asking about it."),
-    Described("curtsy_retries", "retries", "Requests sent again."),
+    Described("curtsy_pages", "pages", "Successful responses with a body."),
+    Described("curtsy_received_bytes", "bytes", "Bytes of bodies received over the network."),
+    Described("curtsy_cache_hits", "cache_hits", "Fetches served from the cache without a request."),
+    Described("curtsy_cache_revalidations", "revalidated", "Fetches served from the cache after revalidation."),
+    Described("curtsy_retries", "retries", "Requests that were retries."),
     Described("curtsy_delayed", "delayed", "Fetches that waited more than 10 ms."),
     Described("curtsy_breaker_trips", "trips", "Times that a breaker opened."),
-    Described("curtsy_refused", "refused", "Fetches that we chose not to make.", ("host", "reason")),
-    Described("curtsy_failed", "failed", "Fetches that were made and failed.", ("host", "reason")),
+    Described("curtsy_refused", "refused", "Fetches that curtsy refused to make.", ("host", "reason")),
+    Described("curtsy_failed", "failed", "Failed fetches.", ("host", "reason")),
 )
 HISTOGRAMS = (
-    Described("curtsy_wait_seconds", "waits", "Time that fetches stood in line."),
-    Described("curtsy_request_duration_seconds", "latency", "Time from sending a request to the end of its answer."),
+    Described("curtsy_wait_seconds", "waits", "Time that fetches waited in the queue."),
+    Described("curtsy_request_duration_seconds", "latency", "Time from sending a request to the end of its response."),
 )
 GAUGES = (
     Described("curtsy_breaker_open", "breaker_open", "1 while the host's breaker is open."),
-    Described("curtsy_budget_used_ratio", "budget_used", "Share of the host's budget of the day that is used."),
-    Described("curtsy_breakers_open", "breakers_open", "Breakers that are open, of all hosts.", ()),
-    Described("curtsy_budgets_nearly_used", "nearly_used", "Hosts that have used nine tenths of their budget.", ()),
-    Described("curtsy_alert", "alert", "1 while the alert of that name is on.", ("alert",)),
+    Described("curtsy_budget_used_ratio", "budget_used", "Used share of the host's daily budget."),
+    Described("curtsy_breakers_open", "breakers_open", "Open breakers of all hosts.", ()),
+    Described(
+        "curtsy_budgets_nearly_used", "nearly_used", "Hosts that have used nine tenths of their daily budget.", ()
+    ),
+    Described("curtsy_alert", "alert", "1 while the alert of that name is active.", ("alert",)),
 )
 
 
@@ -100,7 +108,7 @@ class Collector(PrometheusCollector):
             statistics = self._source()
             shown = self._count(statistics)
         for described in COUNTERS:
-            counter = CounterMetricFamily(described.name, described.meaning, labels=described.labels)
+            counter = described.family(CounterMetricFamily)
             for name, host in shown:
                 value = getattr(host, described.field)
                 if isinstance(value, dict):
@@ -110,7 +118,7 @@ class Collector(PrometheusCollector):
                     counter.add_metric([name], value)
             yield counter
         for described in HISTOGRAMS:
-            histogram = HistogramMetricFamily(described.name, described.meaning, labels=described.labels)
+            histogram = described.family(HistogramMetricFamily)
             for name, host in shown:
                 found: Distribution = getattr(host, described.field)
                 histogram.add_metric([name], _buckets(found), found.total)
@@ -120,12 +128,9 @@ class Collector(PrometheusCollector):
 
     def describe(self) -> Iterable[Metric]:
         """Yield the metrics without values, so that registration does not query the source."""
-        for described in COUNTERS:
-            yield CounterMetricFamily(described.name, described.meaning, labels=described.labels)
-        for described in HISTOGRAMS:
-            yield HistogramMetricFamily(described.name, described.meaning, labels=described.labels)
-        for described in GAUGES:
-            yield GaugeMetricFamily(described.name, described.meaning, labels=described.labels)
+        yield from (described.family(CounterMetricFamily) for described in COUNTERS)
+        yield from (described.family(HistogramMetricFamily) for described in HISTOGRAMS)
+        yield from (described.family(GaugeMetricFamily) for described in GAUGES)
 
     def _count(self, statistics: StatisticsSnapshot) -> list[tuple[str, HostStatistics]]:
         """Add new counts to their labels; return the labelled hosts and `other` with their totals."""
@@ -144,9 +149,7 @@ class Collector(PrometheusCollector):
         return [*shown, (OTHER, self._other)]
 
     def _standing(self, statistics: StatisticsSnapshot, hosts: list[Watched], names: list[str]) -> Iterator[Metric]:
-        open_, used, opens, nearly, alert = (
-            GaugeMetricFamily(described.name, described.meaning, labels=described.labels) for described in GAUGES
-        )
+        open_, used, opens, nearly, alert = (described.family(GaugeMetricFamily) for described in GAUGES)
         alerts = alerts_of(statistics, hosts)
         for host in hosts:
             if host.domain in names:

@@ -11,9 +11,9 @@ from typing import Any
 
 from curtsy import __version__
 from curtsy.core.errors import REFUSALS, not_imported
-from curtsy.core.histogram import Latencies, Waits
 from curtsy.core.message import Url, parse_url
 from curtsy.core.record import FetchRecord
+from curtsy.core.statistics import Latencies, Waits
 
 try:
     from opentelemetry.metrics import Meter, get_meter
@@ -50,20 +50,20 @@ class OpenTelemetryRecorder:
         self._wait = meter.create_histogram(
             "curtsy.wait.duration",
             unit="s",
-            description="Time that fetches stood in line.",
+            description="Time that fetches waited in the queue.",
             explicit_bucket_boundaries_advisory=Waits.bounds,
         )
         self._requests = meter.create_counter(
-            "curtsy.requests", unit="{request}", description="Requests sent, redirects and retries included."
+            "curtsy.requests", unit="{request}", description="Requests sent, including redirects and retries."
         )
         self._bytes = meter.create_counter(
-            "curtsy.received", unit="By", description="Bytes of bodies that came over the network."
+            "curtsy.received", unit="By", description="Bytes of bodies received over the network."
         )
         self._refused = meter.create_counter(
-            "curtsy.refused", unit="{fetch}", description="Fetches that we chose not to make."
+            "curtsy.refused", unit="{fetch}", description="Fetches that curtsy refused to make."
         )
         self._cached = meter.create_counter(
-            "curtsy.cached", unit="{fetch}", description="Fetches that were served from a kept copy."
+            "curtsy.cached", unit="{fetch}", description="Fetches served from the cache."
         )
         self._servers: dict[str, dict[str, Any]] = {}
 

@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -14,7 +13,10 @@ from typing import Any
 from weakref import WeakSet
 
 from curtsy.core.errors import PolicyError
-from curtsy.settings import AT_START, Settings, load, new_notices, settings_files, working_directory
+from curtsy.settings.model import AT_START, Settings
+from curtsy.settings.problems import Problems
+from curtsy.settings.reading import load, new_notices, settings_files, working_directory
+from curtsy.settings.sources import merged, read_dotenv
 from curtsy.system.log import library_logger
 
 _log = library_logger("settings")
@@ -22,7 +24,7 @@ _log = library_logger("settings")
 Stamp = tuple[int, int, int] | None
 """Version of a file: modification time in ns, size and inode; None if the file is missing."""
 
-STILL = 1.0
+SETTLED_AFTER = 1.0
 """Seconds without a write after which a file counts as completely written."""
 
 
@@ -49,9 +51,6 @@ class LiveSettings:
     ) -> None:
         # Absolute: the program may change its working directory later.
         directory = working_directory() if directory is None else Path(directory).absolute()
-        from curtsy.settings.dotenv import merged, read_dotenv
-        from curtsy.settings.problems import Problems
-
         env = os.environ if env is None else env
         self._load = partial(
             load, config=config, env=env, directory=directory, user_directory=user_directory, **arguments
@@ -64,7 +63,7 @@ class LiveSettings:
         self._lock = threading.Lock()
         self._used = self._seen = self._stamps()
         self._current = self._load()
-        self._looked_at = clock()
+        self._checked_at = clock()
         self._is_broken = False
         self._reader: int | None = None
         _all_live.add(self)
@@ -87,7 +86,7 @@ class LiveSettings:
         Applies a change once no file was written within the last second, or once two checks in a row see the same
         files. This skips a file that is being written. A change is in effect two seconds later.
         """
-        since = self._clock() - self._looked_at
+        since = self._clock() - self._checked_at
         if since < self._every:
             return self._current
         # Threads do not wait for another thread's check, unless the last one is twice `every` old. The reading thread
@@ -95,26 +94,26 @@ class LiveSettings:
         is_overdue = since >= 2 * self._every and self._reader != threading.get_ident()
         if not self._lock.acquire(timeout=self._every if is_overdue else 0):
             if is_overdue:
-                self._looked_at = self._clock()  # spares the next caller the wait
+                self._checked_at = self._clock()  # spares the next caller the wait
             return self._current
         try:
-            if self._clock() - self._looked_at >= self._every:
-                self._look()
+            if self._clock() - self._checked_at >= self._every:
+                self._check_files()
             return self._current
         finally:
             self._lock.release()
 
-    def _look(self) -> None:
+    def _check_files(self) -> None:
         stamps = self._stamps()
-        if stamps != self._used and (stamps == self._seen or self._are_whole(stamps)):
+        if stamps != self._used and (stamps == self._seen or self._are_complete(stamps)):
             self._used = stamps
             self._read()
         self._seen = stamps
-        self._looked_at = self._clock()
+        self._checked_at = self._clock()
 
-    def _are_whole(self, stamps: list[Stamp]) -> bool:
-        """Return whether all changed files were written at least STILL seconds ago; False if one is missing."""
-        latest = (self._wall() - STILL) * 1e9
+    def _are_complete(self, stamps: list[Stamp]) -> bool:
+        """Return whether all changed files were written at least SETTLED_AFTER seconds ago; False if one is missing."""
+        latest = (self._wall() - SETTLED_AFTER) * 1e9
         changed = [new for new, old in zip_longest(stamps, self._used) if new != old]
         return all(stamp is not None and stamp[0] <= latest for stamp in changed)
 
@@ -128,10 +127,10 @@ class LiveSettings:
     def _read(self) -> None:
         self._reader = threading.get_ident()
         try:
-            self._take(self._load_again())
+            self._apply(self._load_again())
         except PolicyError as error:
             self._is_broken = True
-            _log.warning("The changed settings cannot be used; the ones before are kept", error=str(error))
+            _log.warning("Changed settings are invalid; the previous ones stay in effect", error=str(error))
         finally:
             self._reader = None
 
@@ -139,33 +138,25 @@ class LiveSettings:
         settings = self._load()
         gone = [path for path in self._current.files if path not in settings.files]
         if gone:
-            raise PolicyError(f"{gone[0]} is gone. Put it back, or start again without it.")
+            raise PolicyError(f"{gone[0]} was removed. Restore it, or restart without it.")
         return settings
 
-    def _take(self, settings: Settings) -> None:
+    def _apply(self, settings: Settings) -> None:
         before = self._current
         changed = [name for name in AT_START if getattr(settings, name) != getattr(before, name)]
-        self._current = _with_start_of(before, settings)
-        what = "Settings are fine again" if self._is_broken else "Settings read again"
+        self._current = settings.with_start_of(before)
+        what = "Settings are valid again" if self._is_broken else "Settings reloaded"
         _log.info(what, files=[str(path) for path in settings.files])
         self._is_broken = False
         if changed:
-            _log.warning("Changed settings are not used before a restart", keys=changed)
-        notices = (
-            new_notices(settings) if settings.notices != before.notices else []
-        )  # unchanged notices were reported before
+            _log.warning("Changed settings take effect after a restart", keys=changed)
+        # Unchanged notices were reported before.
+        notices = new_notices(settings) if settings.notices != before.notices else []
         for warning in (*settings.warnings, *notices):
             _log.warning(warning)
 
     def _stamps(self) -> list[Stamp]:
         return [_stamp(path) for path in self._paths]
-
-
-def _with_start_of(before: Settings, settings: Settings) -> Settings:
-    """Return the new settings with the values and origins of AT_START keys from before."""
-    values = {name: given for name, given in settings._values.items() if name not in AT_START}
-    values |= {name: given for name, given in before._values.items() if name in AT_START}
-    return replace(settings, _values=values, **{name: getattr(before, name) for name in AT_START})
 
 
 def _stamp(path: Path) -> Stamp:

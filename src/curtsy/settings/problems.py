@@ -9,8 +9,7 @@ from typing import Any
 
 from curtsy.core.errors import PolicyError
 from curtsy.core.secrets import mask_url
-from curtsy.settings.document import Spot
-from curtsy.settings.keys import keys
+from curtsy.settings.model import Spot, keys
 
 MOST_SHOWN = 20
 
@@ -32,16 +31,16 @@ class Problems:
         """Raise the collected errors, if any, as one PolicyError."""
         if self.errors:
             more = len(self.errors) - MOST_SHOWN
-            lines = self.errors[:MOST_SHOWN] + ([f"And {more} more like these."] if more > 0 else [])
+            lines = self.errors[:MOST_SHOWN] + ([f"And {more} more errors."] if more > 0 else [])
             raise PolicyError("\n".join(lines))
 
-    def add(self, spot: Spot, section: str, what: str) -> None:
-        """Add an error in free words."""
-        self.errors.append(mask_url(f"{spot.place(section)}: {what}"))
+    def add(self, spot: Spot, section: str, text: str) -> None:
+        """Add an error as free text."""
+        self.errors.append(mask_url(f"{spot.place(section)}: {text}"))
 
-    def warn(self, spot: Spot, section: str, what: str) -> None:
+    def warn(self, spot: Spot, section: str, text: str) -> None:
         """Add a warning about a valid but unusual value."""
-        self.warnings.append(mask_url(f"{spot.place(section)}: {what}"))
+        self.warnings.append(mask_url(f"{spot.place(section)}: {text}"))
 
     def broken(self, spot: Spot, section: str, name: str, written: object, rule: str, default: Any = ...) -> None:
         """Add an error about a value that breaks a rule: `qps = -1 must be above 0. Leave the line out to use …`."""
@@ -49,7 +48,7 @@ class Problems:
         if spot.source.startswith("environment"):
             leave = "Unset it"
         hint = "" if default is ... else f" {leave} to use the default, {shown(default, bare=True)}."
-        quotes = ", in quotes" if rule == "text" and spot.line is not None else ""
+        quotes = ", in quotes" if rule.startswith("text") and spot.line is not None else ""
         self.add(spot, section, f"{name} = {shown(written)} must be {rule}{quotes}.{hint}")
 
     def unknown(
@@ -60,16 +59,16 @@ class Problems:
         known: Iterable[str],
         *,
         elsewhere: bool = True,
-        beside: Iterable[str] = (),
+        other_arguments: Iterable[str] = (),
     ) -> None:
         """Add an error about an unknown key, with a suggestion.
 
         `elsewhere` allows suggesting a key of another section; False for the rate limiter's file, which has its own
-        keys. `beside` names the client's arguments that are not settings.
+        keys. `other_arguments` names the client's arguments that are not settings.
         """
-        known, beside = list(known), list(beside)
+        known, others = list(known), list(other_arguments)
         key = keys().get(name) if elsewhere else None
-        near = difflib.get_close_matches(name, [*known, *beside], 1)
+        near = difflib.get_close_matches(name, [*known, *others], 1)
         if section == "" and key is not None and key.scope != "general":
             hint = f"It belongs under {'default_policy' if key.scope == 'policy' else 'an entry of allowlist'}."
         elif section != "" and key is not None and key.scope == "general":
@@ -78,10 +77,10 @@ class Problems:
             hint = f"Did you mean {near[0]}?"
         elif len(known) <= 15:
             hint = f"Known here: {', '.join(known)}."
-        elif beside:
+        elif others:
             hint = "`curtsy config show` lists the settings, help(curtsy.AsyncClient) the other arguments."
         else:
-            hint = "`curtsy config show` lists all of them."
+            hint = "`curtsy config show` lists all settings."
         self.add(spot, section, f"{shown(name, bare=True)} is not a setting here. {hint}")
 
 

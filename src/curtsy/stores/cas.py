@@ -27,9 +27,9 @@ from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.record import Record
 from curtsy.core.rules import TEXTS
-from curtsy.stores import Loss, Step
 from curtsy.stores.codec import DamagedRecord, pack, unpack
 from curtsy.stores.generation import Generation, Look
+from curtsy.stores.protocol import Loss, Step
 from curtsy.system.clock import BootClock, Clock
 
 SCRIPT = """

@@ -5,7 +5,7 @@ StoreError, an outage begins, with one warning. Steps then run in memory on the 
 the store's clock. A key that is not remembered starts from the store's record, if the store can still be read. A
 background probe retries the store after 1, 2, 4 … 30 seconds; calls do not wait for it. When the store accepts a write,
 `Record.joined` merges each record into it. Until then, the key stays in memory, so that a host always has exactly one
-record. Records that a working store has lost are restored in the background too (see `loss.py`).
+record. Records that a working store has lost are restored in the background too.
 """
 
 from __future__ import annotations
@@ -14,343 +14,257 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from curtsy.core.errors import StoreError
+from curtsy.core.errors import CurtsyError, StoreError
+from curtsy.core.host import fresh
 from curtsy.core.message import Now
-from curtsy.stores import Answer, AsyncStore, Step, Store
-from curtsy.stores.fallback_state import FallbackState, Gone
-from curtsy.stores.loss import Watch, Watched
+from curtsy.core.record import Record
+from curtsy.stores.fallback_state import FallbackState, Gone, Sight, WatchedStep
+from curtsy.stores.protocol import Answer, AsyncStore, Step
+from curtsy.system.threads import in_thread, is_blocking, run_blocking
+
+PROBE = "\0probe"
+"""Reserved key, written to test whether a store accepts writes."""
+
+AT_ONCE = 128
+"""Maximum number of lost records that are restored in one batch."""
 
 Result = TypeVar("Result")
 
 
-class FallbackStore:
-    """Blocking store that continues in memory when the inner store fails. Thread-safe.
+class _Out(Exception):
+    """Signal that the store is out, so that memory must answer."""
 
-    `share` returns this process's share, in an outage, of a limit common to all processes. `monotonic` is a clock in
-    seconds, for tests. `fallback_state` is the state to use, if other stores share it.
+
+class AsyncFallbackStore(AsyncStore):
+    """Store that continues in memory when the inner store fails.
+
+    `share` is this process's share, in an outage, of a limit common to all processes. `monotonic` is a clock in
+    seconds, for tests. `state` is the state to use, if other stores share it.
     """
-
-    def __init__(
-        self,
-        inner: Store,
-        *,
-        share: Callable[[], float] | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-        fallback_state: FallbackState | None = None,
-    ) -> None:
-        self._inner = inner
-        self._fallback_state = fallback_state or FallbackState(inner.identity, share, monotonic)
-        self._watch = Watch(inner, self._fallback_state)
-        self._looking: threading.Thread | None = None
-
-    @property
-    def identity(self) -> str:
-        """Identity of the inner store."""
-        return self._inner.identity
-
-    @property
-    def sheltered(self) -> bool:
-        """True while the inner store is out."""
-        return self._fallback_state.is_out
-
-    @property
-    def held(self) -> int:
-        """Number of keys that memory answers for: 0 in normal operation, decreasing after an outage."""
-        return len(self._fallback_state.bases)
-
-    @property
-    def share(self) -> float:
-        """This process's share of a limit common to all processes: 1.0 unless the store is out."""
-        return self._fallback_state.share()
-
-    def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record by `step`, and return its answer."""
-        fallback_state = self._fallback_state
-        while True:
-            if fallback_state.is_out or fallback_state.bases:
-                self._look()
-                if fallback_state.holds(key):
-                    if fallback_state.is_new(key):
-                        fallback_state.adopt(key, self._peek(key))
-                    try:
-                        return fallback_state.update(key, step)
-                    except Gone:
-                        continue
-            since, watched = fallback_state.outages, Watched(self._watch, key, step)
-            try:
-                answer: Answer = self._inner.update(key, watched)
-            except StoreError as error:
-                if error is watched.raised:
-                    raise
-                fallback_state.failed(error, since)
-                continue
-            fallback_state.note(watched)
-            if fallback_state.lost:
-                self._look()
-            return answer
-
-    def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates; see `Store.update_many`."""
-        fallback_state = self._fallback_state
-        if not fallback_state.is_out and fallback_state.bases.keys().isdisjoint(key for key, _ in steps):
-            since, watched = fallback_state.outages, [Watched(self._watch, key, step) for key, step in steps]
-            try:
-                answers = self._inner.update_many([(each.key, each) for each in watched])
-            except Exception as error:
-                if isinstance(error, StoreError) and not any(error is each.raised for each in watched):
-                    fallback_state.failed(error, since)
-                else:
-                    fallback_state.note_all(watched)
-                    raise
-            else:
-                fallback_state.note_all(watched)
-                if fallback_state.lost:
-                    self._look()
-                return answers
-        return _answers([self._attempt(key, step) for key, step in steps])
-
-    def read(self, key: str) -> Any:
-        """Return the record under `key`, or None."""
-        if not self._fallback_state.holds(key):
-            return self._ask(lambda store: store.read(key), lambda: self.read(key))
-        if self._fallback_state.is_new(key):
-            self._fallback_state.adopt(key, self._peek(key))
-        return self._fallback_state.read(key)
-
-    def keys(self, prefix: str = "") -> list[str]:
-        """Return all keys that begin with `prefix`, sorted; in an outage, the remembered ones."""
-        found: list[str] = self._ask(lambda store: store.keys(prefix), list)
-        return sorted({*found, *self._fallback_state.keys(prefix)})
-
-    def forget(self, key: str) -> None:
-        """Remove the record under `key`, if present."""
-        self.update(key, _remove)
-
-    def now(self) -> Now:
-        """Return the store's current time; in an outage, its continuation."""
-        return self._ask(lambda store: store.now(), self._fallback_state.now)
-
-    def close(self) -> None:
-        """Write the records in memory to the store, if it works, and close it. Idempotent."""
-        if self._looking is not None:
-            self._looking.join()
-        if self._fallback_state.claim(_for_good):
-            self._come_back()
-        self._fallback_state = self._fallback_state.left()
-        self._inner.close()
-
-    def _peek(self, key: str) -> Any:
-        """Return the record under `key` of an unwritable store; None if it is unreadable."""
-        peek = getattr(self._inner, "peek", None)
-        return None if peek is None else peek(key)
-
-    def _attempt(self, key: str, step: Step[Any]) -> Any:
-        try:
-            return self.update(key, step)
-        except Exception as error:
-            return error
-
-    def _ask(self, ask: Callable[[Store], Result], otherwise: Callable[[], Result]) -> Result:
-        while not self._fallback_state.is_out:
-            since = self._fallback_state.outages
-            try:
-                return ask(self._inner)
-            except StoreError as error:
-                self._fallback_state.failed(error, since)
-        self._look()
-        return otherwise()
-
-    def _look(self) -> None:
-        if self._fallback_state.is_due(_for_good):
-            self._looking = threading.Thread(target=self._come_back, name="curtsy-shelter", daemon=True)
-            self._looking.start()
-
-    def _come_back(self) -> None:
-        work = self._fallback_state.come_back(self._watch)
-        try:
-            ask = next(work)
-            while True:
-                try:
-                    answer = ask(self._inner)
-                except Exception as error:
-                    ask = work.throw(error)
-                else:
-                    ask = work.send(answer)
-        except StopIteration:
-            pass
-
-
-class AsyncFallbackStore:
-    """Async variant of `FallbackStore`."""
 
     def __init__(
         self,
         inner: AsyncStore,
         *,
-        share: Callable[[], float] | None = None,
+        share: float = 1.0,
         monotonic: Callable[[], float] = time.monotonic,
-        fallback_state: FallbackState | None = None,
+        state: FallbackState | None = None,
     ) -> None:
         self._inner = inner
-        self._fallback_state = fallback_state or FallbackState(inner.identity, share, monotonic)
-        self._watch = Watch(inner, self._fallback_state)
-        self._looking: asyncio.Task[None] | None = None
+        self.is_per_loop = inner.is_per_loop
+        self._state = state or FallbackState(inner.identity, share, monotonic)
+        self._known_losses = len(inner.losses)
+        self._recovery: threading.Thread | asyncio.Task[None] | None = None
 
     @property
     def identity(self) -> str:
-        """Identity of the inner store."""
         return self._inner.identity
 
     @property
-    def sheltered(self) -> bool:
-        """True while the inner store is out."""
-        return self._fallback_state.is_out
+    def is_out(self) -> bool:
+        return self._state.is_out
 
     @property
     def held(self) -> int:
-        """Number of keys that memory answers for: 0 in normal operation, decreasing after an outage."""
-        return len(self._fallback_state.bases)
+        return len(self._state.bases)
 
     @property
     def share(self) -> float:
-        """This process's share of a limit common to all processes: 1.0 unless the store is out."""
-        return self._fallback_state.share()
+        return self._state.share if self._state.is_out else 1.0
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record by `step`, and return its answer."""
-        fallback_state = self._fallback_state
+        state = self._state
         while True:
-            if fallback_state.is_out or fallback_state.bases:
-                self._look()
-                if fallback_state.holds(key):
-                    if fallback_state.is_new(key):
-                        fallback_state.adopt(key, await self._peek(key))
+            if state.is_out or state.bases:
+                self._recover_if_due()
+                if state.holds(key):
+                    await self._adopt(key)
                     try:
-                        return fallback_state.update(key, step)
+                        return state.update(key, step)
                     except Gone:
                         continue
-            since, watched = fallback_state.outages, Watched(self._watch, key, step)
+            since, watched = state.outages, WatchedStep(self._lost, key, step)
             try:
                 answer: Answer = await self._inner.update(key, watched)
             except StoreError as error:
                 if error is watched.raised:
                     raise
-                fallback_state.failed(error, since)
+                state.failed(error, since)
                 continue
-            fallback_state.note(watched)
-            if fallback_state.lost:
-                self._look()
+            state.note(watched)
+            if state.lost:
+                self._recover_if_due()
             return answer
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates; see `Store.update_many`."""
-        fallback_state = self._fallback_state
-        if not fallback_state.is_out and fallback_state.bases.keys().isdisjoint(key for key, _ in steps):
-            since, watched = fallback_state.outages, [Watched(self._watch, key, step) for key, step in steps]
-            try:
-                answers = await self._inner.update_many([(each.key, each) for each in watched])
-            except Exception as error:
-                if isinstance(error, StoreError) and not any(error is each.raised for each in watched):
-                    fallback_state.failed(error, since)
-                else:
-                    fallback_state.note_all(watched)
-                    raise
-            else:
-                fallback_state.note_all(watched)
-                if fallback_state.lost:
-                    self._look()
-                return answers
-        updates = (self.update(key, step) for key, step in steps)
-        return _answers(await asyncio.gather(*updates, return_exceptions=True))
+        state = self._state
+        if state.is_out or not state.bases.keys().isdisjoint(key for key, _ in steps):
+            return await super().update_many(steps)
+        since, watched = state.outages, [WatchedStep(self._lost, key, step) for key, step in steps]
+        try:
+            answers = await self._inner.update_many([(each.key, each) for each in watched])
+        except Exception as error:
+            if isinstance(error, StoreError) and not any(error is each.raised for each in watched):
+                state.failed(error, since)
+                return await super().update_many(steps)
+            state.note(*watched)
+            raise
+        state.note(*watched)
+        if state.lost:
+            self._recover_if_due()
+        return answers
 
     async def read(self, key: str) -> Any:
-        """Return the record under `key`, or None."""
-        if not self._fallback_state.holds(key):
-            found, is_known = await self._ask(lambda store: _known(store.read(key)), lambda: (None, False))
-            if is_known:
-                return found
-        if self._fallback_state.is_new(key):
-            self._fallback_state.adopt(key, await self._peek(key))
-        return self._fallback_state.read(key)
+        if not self._state.holds(key):
+            with suppress(_Out):
+                return await self._ask(lambda: self._inner.read(key))
+        await self._adopt(key)
+        return self._state.read(key)
 
     async def keys(self, prefix: str = "") -> list[str]:
         """Return all keys that begin with `prefix`, sorted; in an outage, the remembered ones."""
-        found: list[str] = await self._ask(lambda store: store.keys(prefix), list)
-        return sorted({*found, *self._fallback_state.keys(prefix)})
+        found: list[str] = []
+        with suppress(_Out):
+            found = await self._ask(lambda: self._inner.keys(prefix))
+        return sorted({*found, *self._state.keys(prefix)})
 
-    async def forget(self, key: str) -> None:
-        """Remove the record under `key`, if present."""
-        await self.update(key, _remove)
+    async def records(self, prefix: str) -> list[tuple[str, Any]]:
+        if not self._state.bases:
+            with suppress(_Out):
+                return await self._ask(lambda: self._inner.records(prefix))
+        return await super().records(prefix)
 
     async def now(self) -> Now:
         """Return the store's current time; in an outage, its continuation."""
-        return await self._ask(lambda store: store.now(), self._fallback_state.now)
+        with suppress(_Out):
+            return await self._ask(self._inner.now)
+        return self._state.now()
 
     async def close(self) -> None:
         """Write the records in memory to the store, if it works, and close it. Idempotent."""
-        loop = asyncio.get_running_loop()
-        if self._looking is not None and self._looking.get_loop() is loop:  # another loop may be closed by now
-            await asyncio.wait([self._looking])
-        if self._fallback_state.claim(lambda: not loop.is_closed()):
-            await self._come_back()
-        self._fallback_state = self._fallback_state.left()
+        match self._recovery:
+            case threading.Thread() as thread:
+                await in_thread(thread.join)
+            case asyncio.Task() as task if task.get_loop() is _loop():  # another loop may be closed by now
+                await asyncio.wait([task])
+        if self._state.claim(_loop()):
+            await self._recover()
+        self._state = self._state.left()
         await self._inner.close()
 
-    async def _peek(self, key: str) -> Any:
-        """Return the record under `key` of an unwritable store; None if it is unreadable."""
-        peek = getattr(self._inner, "peek", None)
-        return None if peek is None else await peek(key)
-
-    async def _ask(self, ask: Callable[[AsyncStore], Awaitable[Result]], otherwise: Callable[[], Result]) -> Result:
-        while not self._fallback_state.is_out:
-            since = self._fallback_state.outages
+    async def _ask(self, ask: Callable[[], Awaitable[Result]]) -> Result:
+        """Return the answer of the inner store. Raises _Out if it is out."""
+        state = self._state
+        while not state.is_out:
+            since = state.outages
             try:
-                return await ask(self._inner)
+                return await ask()
             except StoreError as error:
-                self._fallback_state.failed(error, since)
-        self._look()
-        return otherwise()
+                state.failed(error, since)
+        self._recover_if_due()
+        raise _Out
 
-    def _look(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._fallback_state.is_due(lambda: not loop.is_closed()):
-            self._looking = loop.create_task(self._come_back())
+    async def _adopt(self, key: str) -> None:
+        """Start a key that memory does not know from the record of a store that cannot be written."""
+        if self._state.is_new(key):
+            self._state.adopt(key, await self._inner.peek(key))
 
-    async def _come_back(self) -> None:
-        work = self._fallback_state.come_back(self._watch)
+    def _lost(self) -> dict[str, Sight]:
+        """Return the records to restore, by key."""
+        losses = self._inner.losses
+        if len(losses) > self._known_losses:
+            new = losses[self._known_losses :]
+            self._known_losses += len(new)
+            whole = [loss for loss in new if loss.key is None][-1:]  # the last one includes the earlier ones
+            for loss in (*whole, *[loss for loss in new if loss.key is not None]):
+                self._state.lose(loss)
+        return self._state.lost
+
+    # Return to the store, in a background task or thread.
+
+    def _recover_if_due(self) -> None:
+        loop = _loop()
+        if not self._state.is_due(loop):
+            return
+        if loop is not None:
+            self._recovery = loop.create_task(self._recover())
+        else:
+            name = "curtsy-fallback"
+            thread = threading.Thread(target=lambda: run_blocking(self._recover()), name=name, daemon=True)
+            self._recovery = thread
+            thread.start()
+
+    async def _recover(self) -> None:
+        """Probe the store; if it works, write the records in memory to it, and restore those it has lost."""
+        state, stuck, moved = self._state, set[str](), 0
+        was_well = not (state.is_out or state.bases)
         try:
-            ask = next(work)
-            while True:
-                try:
-                    answer = await ask(self._inner)
-                except Exception as error:
-                    ask = work.throw(error)
-                else:
-                    ask = work.send(answer)
-        except StopIteration:
-            pass
+            if not was_well:
+                await self._probe()
+                state.end()
+            while keys := state.to_move(stuck):
+                for key in keys:
+                    if state.is_out:
+                        return  # another call has begun a new outage
+                    try:
+                        await self._move(key)
+                        moved += 1
+                    except StoreError:
+                        await self._probe()  # if that works, only this record is unusable
+                        stuck.add(key)
+            state.returned(moved)
+            await self._restore()
+        except CurtsyError as error:
+            state.begin(error)
         finally:
-            work.close()
+            state.recovered(was_well)
+
+    async def _probe(self) -> None:
+        """Test whether the store accepts writes: a full or locked store can often still be read."""
+        await self._inner.update(PROBE, lambda record, now: (fresh(now), None))
+        await self._inner.forget(PROBE)
+
+    async def _move(self, key: str) -> None:
+        """Write one record to the store, again if it changes meanwhile."""
+        state = self._state
+        while True:
+            ours, merge = state.merging(key)
+            step = WatchedStep(self._lost, key, merge)
+            try:
+                await self._inner.update(key, step)
+                state.remember(step)
+            except StoreError:
+                raise
+            except Exception as error:
+                state.not_merged(key, error)
+            if state.moved(key, ours):
+                return
+
+    async def _restore(self) -> None:
+        """Restore the records that the store has lost; other processes may not remember them."""
+        state = self._state
+        while not state.is_out and (batch := [WatchedStep(self._lost, key, _keep) for key in [*state.lost][:AT_ONCE]]):
+            sights = {step.key: state.lost.get(step.key) for step in batch}
+            try:
+                await self._inner.update_many([(step.key, step) for step in batch])
+            except StoreError:
+                await self._probe()  # if that works, one of these records may be unusable
+                for step in batch:
+                    try:
+                        await self._inner.update(step.key, step)
+                    except StoreError:
+                        await self._probe()
+                        step.restored = None
+            for step in batch:
+                state.restored(step, sights[step.key])
 
 
-def _answers(outcomes: list[Any]) -> list[Any]:
-    """Return the answers, or raise the first error among the outcomes."""
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
-            raise outcome
-    return outcomes
+def _loop() -> asyncio.AbstractEventLoop | None:
+    return None if is_blocking() else asyncio.get_running_loop()
 
 
-async def _known(read: Awaitable[Any]) -> tuple[Any, bool]:
-    return await read, True
-
-
-def _for_good() -> bool:
-    """Return True: a thread, unlike a task, always ends its work."""
-    return True
-
-
-def _remove(record: Any, now: Now) -> tuple[None, None]:
-    return None, None
+def _keep(record: Record | None, now: Now) -> tuple[Record | None, None]:
+    return record, None

@@ -1,51 +1,38 @@
-"""State of the fallback stores: remembered records, counts of an outage, and their merge into the store.
-
-It sends no requests itself: `come_back()` yields the calls to make.
-"""
+"""State of the fallback stores: remembered records, counts of an outage, and their merge into the store. No I/O."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
-from functools import partial
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from curtsy.core.bounded import Bounded
 from curtsy.core.errors import CurtsyError, StoreError
-from curtsy.core.host import Host, fresh, in_time
+from curtsy.core.host import Host, in_time
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.record import Record
 from curtsy.core.rules import TEXTS
-from curtsy.stores import Answer, Loss, Step
-from curtsy.stores.loss import Sight, Watch, Watched
 from curtsy.stores.memory import MemoryStore
-from curtsy.stores.outage_spending import Entry, OutageSpending
+from curtsy.stores.outage_ledger import Entry, OutageLedger
+from curtsy.stores.protocol import Answer, Loss, Step
 from curtsy.system.clock import BootClock
 
 REMEMBERED = 4096
 """Maximum number of keys whose last record is remembered, with TEXTS bytes of robots.txt in total."""
 
-PROBE = "\0probe"
-"""Reserved key, written to test whether a store accepts writes."""
-
 SHARED = ("host:", "global")
 """Prefixes of the keys whose records count limits; these records go into the ledger."""
-
-AT_ONCE = 128
-"""Maximum number of lost records that are restored in one batch."""
 
 SILENCE = 60.0
 """Minimum seconds between two warnings about lost records."""
 
 FIRST_PROBE, LAST_PROBE = 1.0, 30.0
 """Shortest and longest seconds between two probes of the store; each interval doubles the last."""
-
-Work = Generator[Callable[[Any], Any], Any, None]
-"""Generator that yields calls on the store and receives answers or errors; blocking and async callers drive it."""
 
 logger = logging.getLogger("curtsy")
 
@@ -59,6 +46,52 @@ class Gone(Exception):
     """Signal that the key is back in the store, which the caller must use."""
 
 
+class Sight(NamedTuple):
+    """Record as last seen."""
+
+    record: Record | None
+    now: Now
+    """Time of the store."""
+
+    at: float
+    """Local monotonic time in seconds."""
+
+
+class WatchedStep:
+    """Step that keeps the time and the result of its last run. It restores a lost record before it runs.
+
+    `lost` returns the records to restore, by key.
+    """
+
+    __slots__ = ("_lost", "_step", "key", "now", "raised", "record", "restored")
+
+    record: Record | None
+    now: Now
+
+    def __init__(self, lost: Callable[[], dict[str, Sight]], key: str, step: Step[Any]) -> None:
+        self._lost = lost
+        self._step = step
+        self.key = key
+        self.raised: Exception | None = None
+        self.restored: Sight | None = None
+
+    def __call__(self, record: Any, now: Now) -> tuple[Record | None, Any]:
+        """Run the step."""
+        self.now, self.raised = now, None
+        lost = self._lost()
+        sight = self.restored = lost.get(self.key) if lost else None
+        try:
+            if sight is not None:
+                record = _restored(record, sight, now)
+            self.record, answer = self._step(record, now)
+            if sight is not None and self.record is None:
+                lost.pop(self.key, None)  # before the next step, which must find it removed
+        except Exception as error:
+            self.raised = error
+            raise
+        return self.record, answer
+
+
 class FallbackState:
     """State of a fallback store: remembered records, records counted in memory, and the outage.
 
@@ -68,17 +101,18 @@ class FallbackState:
     def __init__(
         self,
         name: str,
-        share: Callable[[], float] | None,
-        monotonic: Callable[[], float],
-        ledger: OutageSpending | None = None,
+        share: float = 1.0,
+        monotonic: Callable[[], float] = time.monotonic,
+        ledger: OutageLedger | None = None,
     ) -> None:
         self._name = name
         self._ledger = ledger
         self._synced: dict[str, Record | None] = {}  # the ledger's records as last written or read
-        self._share = share
+        self.share = share
+        """This process's share, in an outage, of a limit common to all processes."""
         self._monotonic = monotonic
         self._seen: Bounded[str, Sight] = Bounded(
-            REMEMBERED, TEXTS, lambda sight: 0 if sight[0] is None else sight[0].weight
+            REMEMBERED, TEXTS, lambda sight: 0 if sight.record is None else sight.record.weight
         )
         self._latest: Sight | None = None
         self._line: Sight | None = None  # start of the outage's clock; None if the store never worked
@@ -90,49 +124,42 @@ class FallbackState:
         """Records that the store has lost, to be restored."""
         self._last_loss: object = None
         self._damaged: set[object] = set()
-        self._told_at = -SILENCE
+        self._warned_at = -SILENCE
         self.is_out = False
         self.outages = 0
-        self.users = 0
-        """Number of fallback stores that share this state; 0 if it belongs to a single one."""
+        self._users = 0  # fallback stores that share this state; 0 if it belongs to a single one
         self._is_closed = False
         self._began_at: float | None = None
         self._back_at = -LAST_PROBE
         self._interval = FIRST_PROBE
         self._probe_at = 0.0
-        self._prober = 0  # process that probes the store now: a fork does not copy its thread
-        self._is_looking: Callable[[], bool] = bool
+        # Process and event loop (None for a thread) of the running recovery. A fork does not copy its thread, and a
+        # closed loop does not continue its task.
+        self._recovering: tuple[int, asyncio.AbstractEventLoop | None] | None = None
         for key in [] if ledger is None else ledger.keys():  # left by processes that ended in an outage
             self.bases[key] = self._synced[key] = None
-            self._taken_over(key)
+            self._merge_ledger(key)
 
     # Normal operation.
 
-    def note(self, done: Watched) -> None:
-        """Remember the store's record after a step."""
-        key, record = done.key, done.record
-        self._remember(key, record, done.now)
-        self._given_back(done)
-        if self.is_out:
-            self._note_late(key, record)
-
-    def _remember(self, key: str, record: Record | None, now: Now) -> None:
-        before = self._seen.get(key)
-        sight = record, now, self._monotonic()
-        if before is not None and before[1].at > now.at:
-            sight = before  # another thread has noted a later step already
-        self._latest = sight
-        self._seen.put(key, sight)
-
-    def _given_back(self, done: Watched) -> None:
-        if done.recalled is not None and self.lost.get(done.key) is done.recalled:  # and not lost again since
-            self.lost.pop(done.key, None)
-
-    def note_all(self, steps: Iterable[Watched]) -> None:
+    def note(self, *steps: WatchedStep) -> None:
         """Remember the store's records after these steps; skip steps that raised."""
         for step in steps:
             if step.raised is None:
-                self.note(step)
+                self.remember(step)
+                if self.is_out:
+                    self._note_late(step.key, step.record)
+
+    def remember(self, step: WatchedStep) -> None:
+        """Remember the store's record after a step, and that it restored a lost record."""
+        key, sight = step.key, Sight(step.record, step.now, self._monotonic())
+        before = self._seen.get(key)
+        if before is not None and before.now.at > step.now.at:
+            sight = before  # another thread has noted a later step already
+        self._latest = sight
+        self._seen.put(key, sight)
+        if step.restored is not None and self.lost.get(key) is step.restored:  # and not lost again since
+            self.lost.pop(key, None)
 
     def lose(self, loss: Loss) -> None:
         """Add the remembered records of a loss to `lost`, once per loss."""
@@ -144,17 +171,24 @@ class FallbackState:
                 return
             if loss.name == self._last_loss:
                 return
-            found = {key: sight for key, sight in self._seen.items() if sight[0] is not None}
+            found = {key: sight for key, sight in self._seen.items() if sight.record is not None}
             self.lost.update(found)
             self._last_loss = loss.name
-        if loss.why and self._monotonic() >= self._told_at + SILENCE:
-            self._told_at = self._monotonic()
+        if loss.why and self._monotonic() >= self._warned_at + SILENCE:
+            self._warned_at = self._monotonic()
             logger.warning(
                 "the store %s has lost its records: %s. What this process remembers of them (%d) is put there again.",
                 self._name,
                 loss.why,
                 len(found),
             )
+
+    def restored(self, step: WatchedStep, sight: Sight | None) -> None:
+        """Note the end of an attempt to restore a lost record, which was `sight`."""
+        if step.restored is sight is not None and self._seen.get(step.key) is sight:
+            self.note(step)  # otherwise it has changed since
+        if self.lost.get(step.key) is sight:
+            self.lost.pop(step.key, None)
 
     def failed(self, error: StoreError, since: int) -> None:
         """Begin an outage, unless one has begun since the failed call; raise `error` after `left()`.
@@ -164,15 +198,16 @@ class FallbackState:
         if self._is_closed:
             raise error
         if since == self.outages:
-            self._begin(error)
+            self.begin(error)
 
-    def _begin(self, error: CurtsyError) -> None:
+    def begin(self, error: CurtsyError) -> None:
+        """Begin an outage, unless there is one."""
         if self.is_out:
             return
-        for key, (record, _, _) in self._seen.items():
+        for key, sight in self._seen.items():
             with _lock:
                 if key not in self.bases:
-                    self._put(key, record)
+                    self._put(key, sight.record)
         with _lock:
             if self.is_out:
                 return
@@ -236,7 +271,7 @@ class FallbackState:
         elif key in self._synced:  # another process has written the record last seen here to the store
             self.bases[key] = self._synced.pop(key)
 
-    def _taken_over(self, key: str) -> None:
+    def _merge_ledger(self, key: str) -> None:
         if self._ledger is not None and key in self._synced:
             with contextlib.suppress(OSError), self._ledger.entry(key) as entry:
                 self._enter(key, entry)
@@ -267,14 +302,10 @@ class FallbackState:
         """Return an estimate of the store's current time."""
         return self._continued(self._latest)
 
-    def share(self) -> float:
-        """Return this process's share of a limit common to all processes: 1 unless the store is out."""
-        return self._share() if self.is_out and self._share else 1.0
-
     def _note_late(self, key: str, record: Record | None) -> None:
         """Take in the result of a call that was under way when the outage began."""
         with _lock:
-            if self.is_out and key in self.bases and self._is_as_it_was(key):
+            if self.is_out and key in self.bases and self._is_unchanged(key):
                 self._put(key, record)
 
     def _put(self, key: str, record: Record | None) -> None:
@@ -287,114 +318,57 @@ class FallbackState:
     def _continued(self, line: Sight | None) -> Now:
         if line is None:  # the store's time is unknown
             return self._boot_clock.now()
-        _, now, then = line
-        passed = int((self._monotonic() - then) * SECOND)
-        return Now(Instant(now.at + passed), now.epoch + passed, now.boot)
+        passed = int((self._monotonic() - line.at) * SECOND)
+        return Now(Instant(line.now.at + passed), line.now.epoch + passed, line.now.boot)
+
+    def _is_unchanged(self, key: str) -> bool:
+        return bool(self._memory.read(key) == self.bases.get(key))
 
     # Return to the store.
 
-    def is_due(self, is_looking: Callable[[], bool]) -> bool:
-        """Return whether the caller must drive `come_back()` now; True for one caller at a time.
+    def is_due(self, loop: asyncio.AbstractEventLoop | None) -> bool:
+        """Return whether the caller must run the recovery now; True for one caller at a time.
 
-        `is_looking` returns later whether that caller is still able to: the event loop of a task may be closed.
+        `loop` is the event loop that will run it; None for a thread.
         """
         is_well = not (self.is_out or self.bases)
-        return (is_well or self._monotonic() >= self._probe_at) and self.claim(is_looking)
+        return (is_well or self._monotonic() >= self._probe_at) and self.claim(loop)
 
-    def claim(self, is_looking: Callable[[], bool]) -> bool:
-        """Return whether the caller must drive `come_back()`, due or not; see `is_due`."""
+    def claim(self, loop: asyncio.AbstractEventLoop | None) -> bool:
+        """Return whether the caller must run the recovery, due or not; see `is_due`."""
         with _lock:
-            is_taken = self._prober == os.getpid() and self._is_looking()
-            if is_taken or not (self.is_out or self.bases or self.lost):
+            if self._recovering is not None:
+                process, other = self._recovering
+                if process == os.getpid() and (other is None or not other.is_closed()):
+                    return False
+            if not (self.is_out or self.bases or self.lost):
                 return False
-            self._prober, self._is_looking = os.getpid(), is_looking
+            self._recovering = os.getpid(), loop
             return True
 
-    def come_back(self, watch: Watch) -> Work:
-        """Probe the store; if it works, write the records in memory to it, and restore those it has lost."""
-        stuck: set[str] = set()
-        moved = 0
-        was_well = not (self.is_out or self.bases)
-        try:
-            if not was_well:
-                yield from _probe()
-                with _lock:
-                    self.is_out = False  # keys that are not in `bases` use the store from here on
-            while keys := sorted(self.bases.keys() - stuck, key=self._is_as_it_was):
-                for key in keys:
-                    if self.is_out:
-                        return  # another call has begun a new outage
-                    try:
-                        while not (yield from self._move(key, watch)):
-                            pass
-                        moved += 1
-                    except StoreError:
-                        yield from _probe()  # if that works, only this record is unusable
-                        stuck.add(key)
-            if not self.is_out:
-                self._returned(moved)
-            yield from self._give_back(watch)
-        except CurtsyError as error:
-            self._begin(error)
-        finally:
-            if not was_well:
-                self._interval = min(2 * self._interval, LAST_PROBE)
-                self._probe_at = self._monotonic() + self._interval
-            self._prober = 0
-
-    def _give_back(self, watch: Watch) -> Work:
-        """Restore the records that the store has lost; other processes may not remember them."""
-        while not self.is_out and (batch := [Watched(watch, key, _keep) for key in list(self.lost)[:AT_ONCE]]):
-            sights = {step.key: self.lost.get(step.key) for step in batch}
-            try:
-                yield partial(_update_all, batch)
-            except StoreError:
-                yield from _probe()  # if that works, one of these records may be unusable
-                for step in batch:
-                    try:
-                        yield partial(_update, step)
-                    except StoreError:
-                        yield from _probe()
-                        step.recalled = None
-            for step in batch:
-                sight = sights[step.key]
-                if step.recalled is sight is not None and self._seen.get(step.key) is sight:
-                    self.note(step)  # otherwise it has changed since
-                if self.lost.get(step.key) is sight:
-                    self.lost.pop(step.key, None)
-
-    def left(self) -> FallbackState:
-        """Count one user less, and return an empty state that lets the closed store raise its errors.
-
-        Counts that could not be written to the store stay here until the store is opened again.
-        """
-        fallback_state = self
+    def end(self) -> None:
+        """End the outage: keys that are not in `bases` use the store from here on."""
         with _lock:
-            if self.users:
-                self.users -= 1
-                if not (self.users or self.is_out or self.bases):
-                    _refuges.pop(self._name, None)
-                fallback_state = FallbackState(self._name, None, self._monotonic)
-            fallback_state._is_closed = True
-            fallback_state.is_out = False
-            fallback_state.bases.clear()
-        return fallback_state
+            self.is_out = False
 
-    def _move(self, key: str, watch: Watch) -> Generator[Callable[[Any], Any], Any, bool]:
-        """Write one record to the store; return False if it changed meanwhile."""
+    def to_move(self, stuck: set[str]) -> list[str]:
+        """Return the keys to write to the store, changed ones first, without `stuck` ones."""
+        return sorted(self.bases.keys() - stuck, key=self._is_unchanged)
+
+    def merging(self, key: str) -> tuple[Record | None, Step[None]]:
+        """Return the record in memory, and the step that merges it into the store's record."""
         with _lock:
-            self._taken_over(key)
+            self._merge_ledger(key)
             ours, base = self._memory.read(key), self.bases[key]
         then = self._present(key)
-        step = Watched(watch, key, lambda record, now: (_joined(record, _in_time(ours, now, then), base), None))
-        try:
-            yield partial(_update, step)
-            self._remember(key, step.record, step.now)
-            self._given_back(step)
-        except StoreError:
-            raise
-        except Exception:
-            logger.exception("the record under %r cannot be joined with the store's, which is kept", key)
+        return ours, lambda record, now: (_joined(record, _in_time(ours, now, then), base), None)
+
+    def not_merged(self, key: str, error: Exception) -> None:
+        """Log that a record in memory is dropped."""
+        logger.error("the record under %r cannot be joined with the store's, which is kept", key, exc_info=error)
+
+    def moved(self, key: str, ours: Record | None) -> bool:
+        """Note that the store has the record `ours`; return False if it has changed since."""
         with _lock:
             is_shared = self._ledger is not None and key in self._synced
             if self._memory.read(key) != ours or (is_shared and self._ledger and not self._ledger.moved(key, ours)):
@@ -405,13 +379,11 @@ class FallbackState:
             self._memory.forget(key)
             return True
 
-    def _is_as_it_was(self, key: str) -> bool:
-        return bool(self._memory.read(key) == self.bases.get(key))
-
-    def _returned(self, moved: int) -> None:
+    def returned(self, moved: int) -> None:
+        """Log the end of an outage, unless a new one has begun or only unusable records were retried."""
+        if self.is_out or self._began_at is None:
+            return
         began_at, self._began_at = self._began_at, None
-        if began_at is None:
-            return  # only unusable records were retried
         self._back_at = self._monotonic()
         logger.info(
             "the store %s is back after %.1f s, and has what was counted meanwhile: %d records looked at",
@@ -420,38 +392,58 @@ class FallbackState:
             moved,
         )
 
+    def recovered(self, was_well: bool) -> None:
+        """End a recovery, and set the time of the next one."""
+        if not was_well:
+            self._interval = min(2 * self._interval, LAST_PROBE)
+            self._probe_at = self._monotonic() + self._interval
+        self._recovering = None
 
-_refuges: dict[str, FallbackState] = {}
+    # Stores that share the state.
+
+    def joined(self, share: float) -> FallbackState:
+        """Count one more user, whose share applies from now on."""
+        self._users += 1
+        self.share = share
+        return self
+
+    def left(self) -> FallbackState:
+        """Count one user less, and return an empty state that lets the closed store raise its errors.
+
+        Counts that could not be written to the store stay here until the store is opened again.
+        """
+        closed = FallbackState(self._name)
+        closed._is_closed = True
+        with _lock:
+            if self._users:
+                self._users -= 1
+                if not (self._users or self.is_out or self.bases):
+                    _states.pop(self._name, None)
+        return closed
+
+
+_states: dict[str, FallbackState] = {}
 """States by store identity: of open stores, and of stores that were out when last closed."""
 
 
-def fallback_state_of(name: str, share: Callable[[], float], ledger: OutageSpending | None = None) -> FallbackState:
+def fallback_state_of(name: str, share: float, ledger: OutageLedger | None = None) -> FallbackState:
     """Return the one state of this process for a store, so that its clients count together in an outage (B8)."""
     with _lock:
-        fallback_state = _refuges.get(name)
-        if fallback_state is None:
-            fallback_state = _refuges[name] = FallbackState(name, share, time.monotonic, ledger)
-        fallback_state.users += 1
-        fallback_state._share = share
-        return fallback_state
+        state = _states.get(name)
+        if state is None:
+            state = _states[name] = FallbackState(name, ledger=ledger)
+        return state.joined(share)
 
 
-def _update(step: Watched, store: Any) -> Any:
-    return store.update(step.key, step)
-
-
-def _update_all(steps: list[Watched], store: Any) -> Any:
-    return store.update_many([(step.key, step) for step in steps])
-
-
-def _keep(record: Any, now: Now) -> tuple[Record | None, None]:
-    return record, None
-
-
-def _probe() -> Work:
-    """Test whether the store accepts writes: a full or locked store can often still be read."""
-    yield lambda store: store.update(PROBE, lambda record, now: (fresh(now), None))
-    yield lambda store: store.forget(PROBE)
+def _restored(record: Record | None, sight: Sight, now: Now) -> Record | None:
+    """Return the store's record, merged with the lost one."""
+    lost = sight.record
+    if isinstance(record, Host) and isinstance(lost, Host):
+        return in_time(record, now).caught_up(in_time(lost, now))
+    if record is not None or lost is None:
+        return record
+    lasts = lost.lasts(sight.now)
+    return lost if lasts is None or now.at - sight.now.at < lasts else None
 
 
 def _joined(record: Record | None, ours: Record | None, base: Record | None) -> Record | None:

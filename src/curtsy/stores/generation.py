@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from curtsy.core.budget import ALIKE
 from curtsy.core.message import SECOND
-from curtsy.stores import Loss
+from curtsy.stores.protocol import Loss
 from curtsy.system.clock import Clock
 
 LASTS = 2 * 86_400

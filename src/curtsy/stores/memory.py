@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 from curtsy.core.errors import StoreError
 from curtsy.core.message import Now
 from curtsy.core.record import Record
 from curtsy.core.rules import Rules
-from curtsy.stores import Answer, Step
+from curtsy.stores.blocking import BlockingStore
 from curtsy.stores.codec import pack, unpack
+from curtsy.stores.protocol import Answer, AsyncStore, Step
 from curtsy.system.clock import Clock, SystemClock
 
 HOT = 1 << 17
@@ -32,13 +32,15 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
-class MemoryStore:
+class AsyncMemoryStore(AsyncStore):
     """Records in the memory of this process.
 
     `young` and `old` hold unpacked records, `cold` packed ones. An update moves its record to `young`. If `young` and
     `old` exceed `hot` records, each record that enters packs one of `old`. So no single update pays for all. If `old`
     is empty, `young` replaces it. A record that is updated before its turn stays unpacked.
     """
+
+    is_immediate = True
 
     def __init__(self, clock: Clock | None = None, *, hot: int = HOT) -> None:
         self._clock = clock or SystemClock()
@@ -53,11 +55,12 @@ class MemoryStore:
 
     @property
     def identity(self) -> str:
-        """Text that identifies the records; see `Store.identity`."""
         return self._name
 
-    def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record by `step`, and return its answer."""
+    async def update(self, key: str, step: Step[Answer]) -> Answer:
+        return self.update_now(key, step)
+
+    def update_now(self, key: str, step: Step[Answer]) -> Answer:
         _lock.acquire()  # faster than `with`; each request does this twice
         try:
             if self._is_closed:
@@ -80,28 +83,13 @@ class MemoryStore:
         finally:
             _lock.release()
 
-    def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates; see `Store.update_many`."""
-        answers: list[Any] = []
-        failure: BaseException | None = None
-        for key, step in steps:
-            try:
-                answers.append(self.update(key, step))
-            except Exception as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
-        return answers
-
-    def read(self, key: str) -> Any:
-        """Return the record under `key`, or None."""
+    async def read(self, key: str) -> Any:
         with _lock:
             if self._is_closed:
                 raise self._closed()
             return self._find(key)
 
-    def keys(self, prefix: str = "") -> list[str]:
-        """Return all keys that begin with `prefix`, sorted."""
+    async def keys(self, prefix: str = "") -> list[str]:
         with _lock:
             if self._is_closed:
                 raise self._closed()
@@ -109,15 +97,10 @@ class MemoryStore:
             found = [key for place in places for key in place if key.startswith(prefix)]
         return sorted(found)
 
-    def forget(self, key: str) -> None:
-        """Remove the record under `key`, if present."""
-        self.update(key, _remove)
-
-    def now(self) -> Now:
-        """Return the store's current time."""
+    async def now(self) -> Now:
         return self._clock.now()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Drop all records. Idempotent."""
         with _lock:
             self._is_closed = True
@@ -167,50 +150,8 @@ class MemoryStore:
         return StoreError(f"{self._name} was used after close(). Open another store.")
 
 
-class AsyncMemoryStore:
-    """Async variant of `MemoryStore`; with `store`, it uses the records of that one."""
+class MemoryStore(BlockingStore):
+    """Blocking form of `AsyncMemoryStore`."""
 
-    is_immediate = True
-    """Flag that no call here waits, so that no task can be cancelled in the middle of one."""
-
-    def __init__(self, store: MemoryStore | None = None, *, clock: Clock | None = None) -> None:
-        self._store = store or MemoryStore(clock)
-        self.at_once = self._store
-        """Blocking store with the same records, for calls without await; see `is_immediate`."""
-
-    @property
-    def identity(self) -> str:
-        """Text that identifies the records; see `Store.identity`."""
-        return self._store.identity
-
-    async def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record by `step`, and return its answer."""
-        return self._store.update(key, step)
-
-    async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates; see `Store.update_many`."""
-        return self._store.update_many(steps)
-
-    async def read(self, key: str) -> Any:
-        """Return the record under `key`, or None."""
-        return self._store.read(key)
-
-    async def keys(self, prefix: str = "") -> list[str]:
-        """Return all keys that begin with `prefix`, sorted."""
-        return self._store.keys(prefix)
-
-    async def forget(self, key: str) -> None:
-        """Remove the record under `key`, if present."""
-        self._store.forget(key)
-
-    async def now(self) -> Now:
-        """Return the store's current time."""
-        return self._store.now()
-
-    async def close(self) -> None:
-        """Drop all records. Idempotent."""
-        self._store.close()
-
-
-def _remove(record: Record | None, now: Now) -> tuple[None, None]:
-    return None, None
+    def __init__(self, clock: Clock | None = None, *, hot: int = HOT) -> None:
+        super().__init__(AsyncMemoryStore(clock, hot=hot))

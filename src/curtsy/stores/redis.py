@@ -7,253 +7,313 @@ time between two replies.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from curtsy.core.message import Instant, Now
-from curtsy.stores import Answer, Loss, Step
+from curtsy.core.record import Record
 from curtsy.stores.cas import Attempt, Outcome
-from curtsy.stores.pipeline import BATCH, Pipeline
-from curtsy.stores.redis_server import PATIENCE, Server, exchange, look, pause_before
-from curtsy.stores.redis_url import FAILURES, NoPermission
+from curtsy.stores.protocol import Answer, AsyncStore, Loss, Step
+from curtsy.stores.redis_server import (
+    FAILURES,
+    PATIENCE,
+    NoPermission,
+    Server,
+    close_all,
+    exchange,
+    look,
+    names_of,
+    pause_before,
+    reply_of,
+    values_of,
+)
 from curtsy.system.clock import Clock
+from curtsy.system.threads import is_blocking, pause
+
+BATCH = 128
+"""Maximum number of keys in one pipeline: all their steps run in one callback, which must not block the loop long."""
+
+FLIGHTS = 4
+"""Maximum number of pipelines under way. Later updates go together in the next one."""
 
 Result = TypeVar("Result")
+Steps = Sequence[tuple[str, Step[Any]]]
+Jobs = list[tuple[Step[Any], asyncio.Future[Any]]]
+"""Steps of one key, with the futures of their answers."""
 
 
-class RedisStore:
-    """Records on a Redis or Valkey server. Thread-safe, and usable after a fork.
+class AsyncRedisStore(AsyncStore):
+    """Records on a Redis or Valkey server. Usable after a fork.
 
     `timeout` is the number of seconds to wait for a connection, and for a reply. A write that timed out is not
     accepted later, because the script refuses a write older than half the timeout. `clock` is for tests: its `epoch`
     replaces the server's time, and keys do not expire.
+
+    The updates of one event loop iteration go out in one pipeline. Each event loop has its own connections, and so have
+    threads. `close()` closes those of the current loop, or of all threads.
     """
+
+    is_per_loop = True
 
     def __init__(self, url: str, *, clock: Clock | None = None, prefix: str = "curtsy:", timeout: float = 1.0) -> None:
         self._server = Server(url, clock, prefix, timeout)
-        self._client: Any = None
-        self._closers: list[Any] = []
+        self._swap = self._server.swap
+        self._connections: dict[asyncio.AbstractEventLoop | None, Connection] = {}
         self._is_closed = False
 
     @property
     def identity(self) -> str:
-        """Text that identifies the records; see `Store.identity`."""
         return self._server.identity
 
     @property
-    def losses(self) -> list[Loss]:
-        """Losses detected on the server."""
-        return self._server.swap.marks.losses
-
-    def check(self) -> None:
-        """Connect, and raise PolicyError for a server that is too old or evicts keys.
-
-        Without this, the first call does it.
-        """
-        self._connected()
-
-    def _connected(self) -> Any:
-        client = self._client
-        if client is not None:
-            return client
-        if self._is_closed:
-            raise self._server.closed()
-        try:
-            client, closers = self._server.address.open(self._server.timeout)
-            try:
-                self._server.filters(client.info(**self._server.everywhere))
-            except NoPermission:
-                self._server.not_judged()
-            except BaseException:
-                for each in closers:
-                    each.close()
-                raise
-        except FAILURES as error:
-            raise self._server.failed(error) from error
-        if self._client is None:
-            self._client, self._closers = client, closers
-        return client  # if another thread was faster, this client is used once
-
-    def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record by `step`, and return its answer."""
-        attempt = Attempt(key, [step])
-        self._take([attempt])
-        answer: Answer = _answers(attempt.outcomes)[0]
-        return answer
-
-    def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates by pipelines; see `Store.update_many`."""
-        attempts: dict[str, Attempt] = {}
-        for key, step in steps:
-            attempts.setdefault(key, Attempt(key, [])).steps.append(step)
-        waiting = list(attempts.values())
-        for start in range(0, len(waiting), BATCH):
-            self._take(waiting[start : start + BATCH])
-        outcomes = {key: iter(attempt.outcomes) for key, attempt in attempts.items()}
-        return _answers(next(outcomes[key]) for key, _ in steps)
-
-    def read(self, key: str) -> Any:
-        """Return the record under `key`, or None."""
-        swap = self._server.swap
-        return swap.record(key, self._call(lambda client: client.execute_command("GET", swap.name(key))))
-
-    def keys(self, prefix: str = "") -> list[str]:
-        """Return all keys that begin with `prefix`, sorted."""
-        swap = self._server.swap
-        names = self._call(lambda client: set(client.scan_iter(match=swap.pattern(prefix), count=1000)))
-        return sorted(map(swap.key, names))
-
-    def records(self, prefix: str) -> list[tuple[str, Any]]:
-        """Return all records whose keys begin with `prefix`, in a few round trips; see `read_all`."""
-        keys, found, swap = self.keys(prefix), [], self._server.swap
-        for start in range(0, len(keys), BATCH):
-            batch = keys[start : start + BATCH]
-            values = self._call(partial(_values, [swap.name(key) for key in batch]))
-            found += [(key, swap.record(key, value)) for key, value in zip(batch, values, strict=True)]
-        return [(key, record) for key, record in found if record is not None]
-
-    def forget(self, key: str) -> None:
-        """Remove the record under `key`, if present."""
-        swap = self._server.swap
-        self._call(lambda client: client.execute_command("DEL", swap.name(key)))
-        swap.forget(key)
-
-    def now(self) -> Now:
-        """Return the server's current time."""
-        attempt = Attempt("", [])
-        self._take([attempt])
-        return Now(Instant(attempt.at), attempt.at)
-
-    def close(self) -> None:
-        """Close the connections. Idempotent."""
-        self._is_closed = True
-        closers, self._closers, self._client = self._closers, [], None
-        for each in closers:
-            each.close()
-
-    def _call(self, ask: Callable[[Any], Result]) -> Result:
-        client = self._connected()
-        try:
-            return ask(client)
-        except FAILURES as error:
-            raise self._server.failed(error) from error
-
-    def _look_at_marks(self, attempts: list[Attempt]) -> None:
-        for each in self._server.looks(self._connected(), attempts):
-            self._server.swap.marked(each, self._call(partial(look, each.words)))
-
-    def _take(self, attempts: list[Attempt]) -> None:
-        """Send the attempts until each is accepted or has failed."""
-        deadline = time.monotonic() + PATIENCE * self._server.timeout
-        while attempts:
-            self._look_at_marks(attempts)
-            words = self._server.ask(attempts)
-            attempts = self._server.hear(attempts, self._call(partial(exchange, words)), deadline)
-            if attempts and (pause := pause_before(attempts)):
-                time.sleep(pause)
-
-
-class AsyncRedisStore:
-    """Async variant of `RedisStore`. The updates of one event loop iteration go out in one pipeline.
-
-    It works in several event loops, each with its own connections. `close()` closes those of the current loop.
-    """
-
-    def __init__(self, url: str, *, clock: Clock | None = None, prefix: str = "curtsy:", timeout: float = 1.0) -> None:
-        self._server = Server(url, clock, prefix, timeout)
-        self._lines: dict[asyncio.AbstractEventLoop, Pipeline] = {}
-        self._is_closed = False
-
-    @property
-    def identity(self) -> str:
-        """Text that identifies the records; see `Store.identity`."""
-        return self._server.identity
-
-    @property
-    def losses(self) -> list[Loss]:
-        """Losses detected on the server."""
-        return self._server.swap.marks.losses
+    def losses(self) -> Sequence[Loss]:
+        return self._swap.marks.losses
 
     async def check(self) -> None:
         """Connect, and raise PolicyError for a server that is too old or evicts keys.
 
         Without this, the first call does it.
         """
-        await self._line().client()
+        await self._connection().client()
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
         """Change one record atomically by `step`, and return its answer.
 
         If the task is cancelled after the update was sent, the update may still take effect.
         """
-        answer: Answer = await self._line().enqueue(key, step)
-        return answer
+        connection = self._connection()
+        if is_blocking():
+            [answer] = await connection.run([(key, step)])
+        else:
+            answer = await connection.enqueue(key, step)
+        result: Answer = answer
+        return result
 
-    async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates; see `Store.update_many`."""
-        line = self._line()
-        answers = await asyncio.gather(*(line.enqueue(key, step) for key, step in steps), return_exceptions=True)
-        return _answers(Outcome(each, each if isinstance(each, Exception) else None) for each in answers)
+    async def update_many(self, steps: Steps) -> list[Any]:
+        return await self._connection().run(steps)
 
     async def read(self, key: str) -> Any:
-        """Return the record under `key`, or None."""
-        swap = self._server.swap
-        return swap.record(key, await self._line().call(lambda client: client.execute_command("GET", swap.name(key))))
+        name = self._swap.name(key)
+        value = await self._connection().call(lambda client: reply_of(client.execute_command("GET", name)))
+        return self._swap.record(key, value)
 
     async def keys(self, prefix: str = "") -> list[str]:
-        """Return all keys that begin with `prefix`, sorted."""
-        swap = self._server.swap
+        names = await self._connection().call(partial(names_of, self._swap.pattern(prefix)), bounded=False)
+        return sorted(map(self._swap.key, names))
 
-        async def scan(client: Any) -> set[bytes]:
-            return {name async for name in client.scan_iter(match=swap.pattern(prefix), count=1000)}
-
-        return sorted(map(swap.key, await self._line().call(scan, bounded=False)))
+    async def records(self, prefix: str) -> list[tuple[str, Any]]:
+        """Return all records whose keys begin with `prefix`, in a few round trips."""
+        keys, found = await self.keys(prefix), []
+        for start in range(0, len(keys), BATCH):
+            batch = keys[start : start + BATCH]
+            values = await self._connection().call(partial(values_of, [self._swap.name(key) for key in batch]))
+            found += [(key, self._swap.record(key, value)) for key, value in zip(batch, values, strict=True)]
+        return [(key, record) for key, record in found if record is not None]
 
     async def forget(self, key: str) -> None:
-        """Remove the record under `key`, if present."""
-        swap = self._server.swap
-        await self._line().call(lambda client: client.execute_command("DEL", swap.name(key)))
-        swap.forget(key)
+        name = self._swap.name(key)
+        await self._connection().call(lambda client: reply_of(client.execute_command("DEL", name)))
+        self._swap.forget(key)
 
     async def now(self) -> Now:
         """Return the server's current time."""
         attempt = Attempt("", [])
-        await self._line().take([attempt])
+        await self._connection().take([attempt])
         return Now(Instant(attempt.at), attempt.at)
 
     async def close(self) -> None:
         """Wait for the running pipelines, and close the connections. Idempotent."""
         self._is_closed = True
-        if line := self._lines.pop(asyncio.get_running_loop(), None):
-            await line.close()
+        if connection := self._connections.pop(_loop(), None):
+            await connection.close()
 
-    def _line(self) -> Pipeline:
+    def _connection(self) -> Connection:
         if self._is_closed:
             raise self._server.closed()
-        loop = asyncio.get_running_loop()
-        line = self._lines.get(loop)
-        if line is None:
-            # Drop only the pipelines of closed loops: after a fork, the parent's loop must stay untouched.
-            self._lines = {each: line for each, line in self._lines.items() if not each.is_closed()}
-            line = self._lines[loop] = Pipeline(self._server, loop)
-        return line
+        loop = _loop()
+        connection = self._connections.get(loop)
+        if connection is None:
+            # Drop only the connections of closed loops: after a fork, the parent's loop must stay untouched.
+            for each in [each for each in self._connections if each is not None and each.is_closed()]:
+                self._connections.pop(each, None)
+            connection = self._connections.setdefault(loop, Connection(self._server))
+        return connection
 
 
-def _values(names: list[bytes], client: Any) -> list[bytes | None]:
-    """Return the value of each name. MGET does not work in a cluster, where they are in many slots."""
-    pipeline = client.pipeline(transaction=False)
-    for name in names:
-        pipeline.get(name)
-    values: list[bytes | None] = pipeline.execute()
-    return values
+def _loop() -> asyncio.AbstractEventLoop | None:
+    return None if is_blocking() else asyncio.get_running_loop()
 
 
-def _answers(outcomes: Iterable[Outcome]) -> list[Any]:
-    """Return the answers, or raise the first error among the outcomes."""
-    outcomes = list(outcomes)
+class Connection:
+    """Connection of one event loop, or of all threads, to the server.
+
+    For tasks, it holds the waiting steps of each key and the running pipelines.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._client: Any = None
+        self._closers: list[Any] = []
+        self._opening = asyncio.Lock()
+        self._waiting: dict[str, Jobs] = {}
+        self._busy: set[str] = set()
+        self._flights: set[asyncio.Task[None]] = set()
+        self._is_called = False
+
+    async def client(self) -> Any:
+        """Return the client, connected and checked. Raises StoreError or PolicyError."""
+        if self._client is not None:
+            return self._client
+        if is_blocking():  # without a lock, which a fork could leave locked: two threads may both connect
+            return await self._open()
+        async with self._opening:
+            return self._client or await self._open()
+
+    async def _open(self) -> Any:
+        closers: list[Any] = []
+        try:
+            client, closers = self._server.address.open(self._server.timeout)
+            async with self._limit():
+                self._server.check(await reply_of(client.info(**self._server.everywhere)))
+        except NoPermission:
+            self._server.not_checked()
+        except BaseException as error:
+            await close_all(closers)
+            if isinstance(error, FAILURES):
+                raise self._server.failed(error) from error
+            raise
+        if self._client is None:
+            self._client, self._closers = client, closers
+        return client  # if another thread was faster, this client is used once
+
+    def _limit(self, bounded: bool = True) -> contextlib.AbstractAsyncContextManager[Any]:
+        """Return a context that applies the server's timeout; the clients of threads have their own."""
+        return asyncio.timeout(self._server.timeout) if bounded and not is_blocking() else contextlib.nullcontext()
+
+    async def call(self, ask: Callable[[Any], Awaitable[Result]], bounded: bool = True) -> Result:
+        """Run `ask` with the client; raise StoreError for an error of redis-py.
+
+        `bounded` applies the server's timeout.
+        """
+        client = self._client or await self.client()
+        try:
+            async with self._limit(bounded):
+                return await ask(client)
+        except FAILURES as error:
+            raise self._server.failed(error) from error
+
+    async def run(self, steps: Steps) -> list[Any]:
+        """Run steps and return their answers; raise the first exception among them after all are done."""
+        if is_blocking():
+            attempts: dict[str, Attempt] = {}
+            for key, step in steps:
+                attempts.setdefault(key, Attempt(key, [])).steps.append(step)
+            waiting = list(attempts.values())
+            for start in range(0, len(waiting), BATCH):
+                await self.take(waiting[start : start + BATCH])
+            outcomes = {key: iter(attempt.outcomes) for key, attempt in attempts.items()}
+            return [outcome.answer for outcome in _raised([next(outcomes[key]) for key, _ in steps])]
+        futures = [self.enqueue(key, step) for key, step in steps]
+        await asyncio.gather(*futures, return_exceptions=True)
+        return [future.result() for future in futures]
+
+    def enqueue(self, key: str, step: Step[Any]) -> asyncio.Future[Any]:
+        """Queue a step until this loop iteration ends and no other step of its key is under way."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def unless_cancelled(record: Any, now: Now) -> tuple[Record | None, Any]:
+            return (record, None) if answer.cancelled() else step(record, now)
+
+        self._waiting.setdefault(key, []).append((unless_cancelled, answer))
+        self._call_soon()
+        return answer
+
+    def _call_soon(self) -> None:
+        if not self._is_called and len(self._flights) < FLIGHTS:
+            self._is_called = True
+            asyncio.get_running_loop().call_soon(self._depart)
+
+    def _depart(self) -> None:
+        self._is_called = False
+        keys = [key for key in self._waiting if key not in self._busy][:BATCH]
+        if not keys:
+            return
+        self._busy.update(keys)
+        jobs = {key: self._waiting.pop(key) for key in keys}
+        flight = asyncio.get_running_loop().create_task(self._fly(jobs))
+        self._flights.add(flight)
+        flight.add_done_callback(self._landed)
+        if self._waiting:
+            self._call_soon()
+
+    def _landed(self, flight: asyncio.Task[None]) -> None:
+        self._flights.discard(flight)
+        if self._waiting:
+            self._call_soon()
+
+    async def _fly(self, jobs: dict[str, Jobs]) -> None:
+        futures = {
+            Attempt(key, [step for step, _ in each]): [answer for _, answer in each] for key, each in jobs.items()
+        }
+
+        def deliver(attempt: Attempt) -> None:
+            for outcome, answer in zip(attempt.outcomes, futures.pop(attempt), strict=True):
+                _settle(answer, outcome)
+            self._busy.discard(attempt.key)
+            if attempt.key in self._waiting:
+                self._call_soon()
+
+        try:
+            await self.take(list(futures), deliver)
+        except Exception as error:
+            for attempt, answers in futures.items():
+                # Later steps of the key would wait for the same server in vain.
+                later = [answer for _, answer in self._waiting.pop(attempt.key, [])]
+                for answer in answers + later:
+                    _settle(answer, Outcome(error=error))
+        finally:
+            for attempt, answers in futures.items():
+                self._busy.discard(attempt.key)
+                for answer in answers:
+                    answer.cancel()  # has an effect only if the loop is being closed
+
+    async def take(self, attempts: list[Attempt], done: Callable[[Attempt], None] = lambda attempt: None) -> None:
+        """Send the attempts until each is accepted or has failed; call `done` for each as soon as it is."""
+        client = self._client or await self.client()
+        deadline = time.monotonic() + PATIENCE * self._server.timeout
+        while attempts:
+            for each in self._server.looks(client, attempts):
+                self._server.swap.marked(each, await self.call(partial(look, each.words)))
+            replies = await self.call(partial(exchange, self._server.ask(attempts)))
+            left = self._server.hear(attempts, replies, deadline)
+            for attempt in set(attempts).difference(left):
+                done(attempt)
+            attempts = left
+            if attempts and (seconds := pause_before(attempts)):
+                await pause(seconds)
+
+    async def close(self) -> None:
+        """Wait for the running pipelines, and disconnect."""
+        while self._flights or self._is_called:
+            await asyncio.wait(self._flights) if self._flights else await asyncio.sleep(0)
+        await close_all(self._closers)
+
+
+def _raised(outcomes: list[Outcome]) -> list[Outcome]:
+    """Return the outcomes, or raise the first error among them."""
     for outcome in outcomes:
         if outcome.error is not None:
             raise outcome.error
-    return [outcome.answer for outcome in outcomes]
+    return outcomes
+
+
+def _settle(answer: asyncio.Future[Any], outcome: Outcome) -> None:
+    if answer.done():
+        return  # cancelled
+    if outcome.error is not None:
+        answer.set_exception(outcome.error)
+    else:
+        answer.set_result(outcome.answer)

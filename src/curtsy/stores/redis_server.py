@@ -1,20 +1,55 @@
-"""Redis or Valkey server, as the blocking and the async store use it: requests, replies and checks."""
+"""Redis or Valkey server: its address and clients, the requests of updates, and checks.
+
+`url.py` describes the URL. Clients of `redis` serve threads, those of `redis.asyncio` serve tasks. Both have the same
+methods, which return a reply or an awaitable of one.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import logging
 import math
 import random
 import time
 import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.stores import generation
 from curtsy.stores.cas import SCRIPT, SHA, Attempt, CompareAndSwap
 from curtsy.stores.generation import Look
-from curtsy.stores.redis_url import FAILURES, NoScript, parse_address
+from curtsy.stores.url import parse_server
 from curtsy.system.clock import Clock
+from curtsy.system.threads import is_blocking
+
+try:
+    import redis
+    import redis.asyncio
+    import redis.asyncio.cluster
+    import redis.asyncio.retry
+    import redis.asyncio.sentinel
+    import redis.cluster
+    import redis.connection
+    import redis.retry
+    import redis.sentinel
+    from redis.backoff import NoBackoff
+except ImportError as missing:
+    raise ImportError("a Redis store needs redis-py. Install it with: pip install 'curtsy[redis]'") from missing
+
+FAILURES = (redis.RedisError, redis.exceptions.RedisClusterException, OSError, asyncio.TimeoutError)
+"""Exceptions of redis-py for a server that fails. RedisClusterException is no RedisError."""
+
+NoScript = redis.exceptions.NoScriptError
+NoPermission = redis.exceptions.NoPermissionError
+
+Moving = (redis.exceptions.TryAgainError, redis.exceptions.ClusterError)
+"""Errors while a slot of a cluster is moved: the server's, and redis-py's after its retries."""
+
+_parse_url: Callable[[str], dict[str, Any]] = redis.connection.parse_url
+
 
 OLDEST = (7, 0)
 """Oldest supported version of Redis; Valkey counts as the Redis version that it reports."""
@@ -31,6 +66,110 @@ PATIENCE = 10
 logger = logging.getLogger("curtsy")
 
 _swaps: weakref.WeakValueDictionary[tuple[str, float], CompareAndSwap] = weakref.WeakValueDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Address of a server, a cluster or a Sentinel service, with its login."""
+
+    shown: str
+    """Text for messages, without user, password and options."""
+
+    kind: str
+    """`cluster`, `sentinel`, or empty for one server."""
+
+    url: str = field(repr=False)
+    hosts: tuple[tuple[str, int], ...]
+    service: str = ""
+    options: dict[str, Any] = field(default_factory=dict, repr=False)
+    """Options for redis-py."""
+
+    @property
+    def identity(self) -> str:
+        """Text that is equal for the same records, whichever way the URL is written."""
+        database = self.options.get("db", 0)
+        if not self.hosts:
+            return f"{self.shown}?db={database}"
+        scheme = f"redis+{self.kind}" if self.kind else "redis"
+        places = ",".join(sorted(f"{host.lower()}:{port}" for host, port in self.hosts))
+        return "/".join(part for part in (f"{scheme}://{places}", self.service, str(database)) if part)
+
+    def open(self, timeout: float) -> tuple[Any, list[Any]]:
+        """Return a client for threads or tasks, as the caller needs, and the objects to close with it."""
+        library: Any = redis if is_blocking() else redis.asyncio  # both use the same names
+        # One retry is safe, because the script recognises a repeated write by its nonce. It is needed, because a
+        # connection from before a server's restart fails only in use.
+        retry = library.retry.Retry(NoBackoff(), 1, (redis.ConnectionError,))
+        limits = {"socket_timeout": timeout, "socket_connect_timeout": timeout, "protocol": 2, "retry": retry}
+        if self.kind == "cluster":
+            nodes = [library.cluster.ClusterNode(host, port) for host, port in self.hosts]
+            cluster = library.cluster.RedisCluster(startup_nodes=nodes, **limits, **self.options)
+            return cluster, [cluster]
+        if self.kind == "sentinel":
+            own, login = self._split(limits)
+            sentinel = library.sentinel.Sentinel(self.hosts, sentinel_kwargs=login, **own)
+            primary = sentinel.master_for(self.service)
+            return primary, [primary, *sentinel.sentinels]
+        client = library.Redis.from_url(self.url, **limits)
+        return client, [client]
+
+    def _split(self, limits: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the options of the servers and of the sentinels, whose login begins with `sentinel_` in the URL."""
+        prefix = "sentinel_"
+        own = limits | {name: value for name, value in self.options.items() if not name.startswith(prefix)}
+        tls = {name: value for name, value in self.options.items() if name.startswith("ssl")}
+        login = {name.removeprefix(prefix): value for name, value in self.options.items() if name.startswith(prefix)}
+        return own, limits | tls | login
+
+    def failed(self, error: BaseException, timeout: float) -> StoreError:
+        """Return a StoreError with the cause and the remedy of an error of redis-py."""
+        for secret in (str(self.options[name]) for name in ("password", "sentinel_password") if self.options.get(name)):
+            # Mask the error itself, because it becomes `__cause__`; redis-py before 8.0 names a sentinel's password.
+            error.args = tuple(each.replace(secret, "***") if isinstance(each, str) else each for each in error.args)
+        why = f"{error}".strip().rstrip(".") or type(error).__name__
+        match error:
+            case redis.exceptions.NoPermissionError():
+                text = (
+                    f"{self.shown} refuses us: {why}. Let the user have all keys that begin with curtsy: (~curtsy:*), "
+                    "and run scripts (+eval +evalsha)."
+                )
+            case redis.AuthenticationError() | redis.exceptions.AuthorizationError():
+                text = f"{self.shown} refuses us: {why}. Check user and password in the store's URL."
+            case redis.TimeoutError() | TimeoutError():
+                text = (
+                    f"{self.shown} does not answer within {timeout:g} s. It may be overloaded, stopped or cut off: "
+                    "check the server and the way to it."
+                )
+            case redis.ReadOnlyError():
+                text = f"{self.shown} is a replica: {why}. Give the primary's address, or use redis+sentinel://."
+            case redis.OutOfMemoryError():
+                text = f"{self.shown} is full: {why}. Raise its maxmemory."
+            case redis.ConnectionError() | OSError():
+                text = f"{self.shown} cannot be reached: {why}. Start the server, or correct the store's URL."
+            case _:
+                text = f"{self.shown} failed: {why}. Look into the server's log."
+        return StoreError(text)
+
+
+def parse_address(url: str) -> Address:
+    """Parse a URL. Raises PolicyError, with a message without secrets."""
+    place = parse_server(url)
+    options = _options(place.url, place.shown if place.hosts else "the socket's URL")
+    if place.kind:
+        for name in ("host", "port", "connection_class"):
+            options.pop(name, None)
+        if place.kind == "cluster":
+            options.pop("db", None)
+        if place.is_tls:
+            options["ssl"] = True
+    return Address(place.shown, place.kind, place.url, place.hosts, place.service, options)
+
+
+def _options(url: str, shown: str) -> dict[str, Any]:
+    try:
+        return _parse_url(url)
+    except ValueError as error:
+        raise PolicyError(f"{shown}: {error} See the options of redis-py.") from None
 
 
 class Server:
@@ -111,7 +250,7 @@ class Server:
     def _lies_on(self, client: Any, place: int, server: str) -> bool:
         return bool(client.get_node_from_key(self.swap.mark(place)).name == server)
 
-    def filters(self, info: dict[str, Any]) -> None:
+    def check(self, info: dict[str, Any]) -> None:
         """Raise PolicyError for a server that is too old or may evict keys: an evicted limit is a broken one."""
         for each in [info] if "redis_version" in info else info.values():
             version = str(each.get("redis_version", ""))
@@ -125,7 +264,7 @@ class Server:
                     "and with them their limits. Set it to noeviction, or use a server of its own."
                 )
 
-    def not_judged(self) -> None:
+    def not_checked(self) -> None:
         """Log that the check is skipped, because a managed server hides its settings."""
         logger.debug("%s does not let us see its settings: not checked for version and eviction", self.address.shown)
 
@@ -139,54 +278,59 @@ class Server:
         return StoreError(f"{self.address.shown} was used after close(). Open another store.")
 
 
-def exchange(words: list[tuple[Any, ...]], client: Any) -> list[Any]:
+async def reply_of(reply: Any) -> Any:
+    """Return the reply of a client for threads, or await that of a client for tasks."""
+    return await reply if inspect.isawaitable(reply) else reply
+
+
+async def close_all(closers: list[Any]) -> None:
+    """Close the objects that `Address.open` returned."""
+    for each in closers:
+        await reply_of(each.close() if is_blocking() else each.aclose())
+
+
+async def exchange(words: list[tuple[Any, ...]], client: Any) -> list[Any]:
     """Send all calls of the script in one batch; send its source only if the server does not have it."""
     if len(words) == 1:
         try:
-            return [client.execute_command("EVALSHA", SHA, 1, *words[0])]
+            return [await reply_of(client.execute_command("EVALSHA", SHA, 1, *words[0]))]
         except NoScript:
-            return [client.execute_command("EVAL", SCRIPT, 1, *words[0])]
-    with client.pipeline(transaction=False) as pipeline:
-        _fill(pipeline, "EVALSHA", SHA, words)
-        replies: list[Any] = pipeline.execute(raise_on_error=False)
-    if missing := _missing(replies):
-        with client.pipeline(transaction=False) as pipeline:
-            _fill(pipeline, "EVAL", SCRIPT, [words[place] for place in missing])
-            for place, reply in zip(missing, pipeline.execute(raise_on_error=False), strict=True):
-                replies[place] = reply
+            return [await reply_of(client.execute_command("EVAL", SCRIPT, 1, *words[0]))]
+    replies = await _batch(client, [("EVALSHA", SHA, 1, *each) for each in words])
+    missing = [place for place, reply in enumerate(replies) if isinstance(reply, NoScript)]
+    if missing:
+        again = await _batch(client, [("EVAL", SCRIPT, 1, *words[place]) for place in missing])
+        for place, reply in zip(missing, again, strict=True):
+            replies[place] = reply
     return replies
 
 
-async def aexchange(words: list[tuple[Any, ...]], client: Any) -> list[Any]:
-    """Send all calls of the script in one batch, as `exchange` does, for tasks."""
-    if len(words) == 1:
-        try:
-            return [await client.execute_command("EVALSHA", SHA, 1, *words[0])]
-        except NoScript:
-            return [await client.execute_command("EVAL", SCRIPT, 1, *words[0])]
-    async with client.pipeline(transaction=False) as pipeline:
-        _fill(pipeline, "EVALSHA", SHA, words)
-        replies: list[Any] = await pipeline.execute(raise_on_error=False)
-    if missing := _missing(replies):
-        async with client.pipeline(transaction=False) as pipeline:
-            _fill(pipeline, "EVAL", SCRIPT, [words[place] for place in missing])
-            for place, reply in zip(missing, await pipeline.execute(raise_on_error=False), strict=True):
-                replies[place] = reply
+async def _batch(client: Any, commands: list[tuple[Any, ...]]) -> list[Any]:
+    pipeline = client.pipeline(transaction=False)
+    for each in commands:
+        pipeline.execute_command(*each)
+    replies: list[Any] = await reply_of(pipeline.execute(raise_on_error=False))
     return replies
 
 
-def look(words: tuple[Any, ...], client: Any) -> Any:
+async def values_of(names: list[bytes], client: Any) -> list[bytes | None]:
+    """Return the value of each name. MGET does not work in a cluster, where they are in many slots."""
+    pipeline = client.pipeline(transaction=False)
+    for name in names:
+        pipeline.get(name)
+    values: list[bytes | None] = await reply_of(pipeline.execute())
+    return values
+
+
+async def names_of(pattern: bytes, client: Any) -> set[bytes]:
+    """Return the names of all keys that match a SCAN pattern."""
+    found = client.scan_iter(match=pattern, count=1000)
+    return set(found) if is_blocking() else {name async for name in found}
+
+
+async def look(words: tuple[Any, ...], client: Any) -> Any:
     """Run the script that looks at a mark."""
-    return client.execute_command("EVAL", generation.SCRIPT, 3, *words)
-
-
-def _fill(pipeline: Any, command: str, script: str, words: list[tuple[Any, ...]]) -> None:
-    for each in words:
-        pipeline.execute_command(command, script, 1, *each)
-
-
-def _missing(replies: list[Any]) -> list[int]:
-    return [place for place, reply in enumerate(replies) if isinstance(reply, NoScript)]
+    return await reply_of(client.execute_command("EVAL", generation.SCRIPT, 3, *words))
 
 
 def pause_before(attempts: list[Attempt]) -> float:

@@ -21,10 +21,10 @@ from typing import Any
 
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.record import Record
-from curtsy.stores import Loss
 from curtsy.stores.codec import DamagedRecord
-from curtsy.stores.file_lock import FileLock, Inode, inode
+from curtsy.stores.protocol import Loss
 from curtsy.stores.transaction import SELECT, Transaction, decoded, encode
+from curtsy.system.file_lock import FileLock, Inode, inode
 
 SCHEMA = (
     "CREATE TABLE records (key BLOB PRIMARY KEY, data BLOB NOT NULL, sum INTEGER NOT NULL, expires_epoch INTEGER)"
@@ -73,7 +73,7 @@ class Database:
         self._path = path
         self._patience = patience
         self._schema = schema
-        self._turn = FileLock(path)
+        self._turn = FileLock(path + ".lock")
         self._writing = threading.Lock()
         self._reading = threading.Lock()
         self._writer: sqlite3.Connection | None = None

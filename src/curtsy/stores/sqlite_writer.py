@@ -19,12 +19,12 @@ from typing import Any, TypeVar
 from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.message import Now
 from curtsy.core.record import Record
-from curtsy.stores import Step
+from curtsy.stores.protocol import Step
 from curtsy.stores.sqlite_records import Database, Unready
 from curtsy.stores.transaction import Transaction
 from curtsy.system.clock import Clock
 from curtsy.system.shutdown import at_exit
-from curtsy.system.threads import in_thread
+from curtsy.system.threads import in_thread, is_blocking
 
 _HOLD = 0.002
 """Seconds after which a transaction accepts no further steps, so that other processes get the lock."""
@@ -96,8 +96,8 @@ class _ThreadCall(_Call):
         with contextlib.suppress(RuntimeError):
             self._wakeup.release()
 
-    def wait(self, seconds: float) -> bool:
-        """Wait up to `seconds`; return whether `ring()` came in time."""
+    async def wait(self, seconds: float) -> bool:
+        """Block up to `seconds`; return whether `ring()` came in time."""
         return self._wakeup.acquire(timeout=seconds)
 
 
@@ -188,21 +188,10 @@ class Writer:
                     each.fail(message, error)
             _ring(batch)
 
-    def wait(self, steps: Steps, clock: Clock) -> list[Any]:
-        """Run steps in the writer thread, and block until they are done."""
-        calls = [_ThreadCall(chunk, clock) for chunk in _chunks(steps)]
-        self.submit(calls)
-        try:
-            for call in calls:
-                if not call.wait(self.patience + _GRACE):
-                    self._give_up()
-        finally:
-            self._end(calls)
-        return _answers(calls)
-
-    async def wait_async(self, steps: Steps, clock: Clock) -> list[Any]:
-        """Run steps in the writer thread, and await their answers."""
-        calls = [_TaskCall(chunk, clock) for chunk in _chunks(steps)]
+    async def run(self, steps: Steps, clock: Clock) -> list[Any]:
+        """Run steps in the writer thread, and wait for their answers."""
+        kind = _ThreadCall if is_blocking() else _TaskCall
+        calls = [kind(chunk, clock) for chunk in _chunks(steps)]
         self.submit(calls)
         try:
             for call in calls:
@@ -210,7 +199,7 @@ class Writer:
                     self._give_up()
         finally:
             self._end(calls)
-        return _answers(calls)
+        return [answer for call in calls for answer in call.answers()]
 
     def _give_up(self) -> None:
         """Fail all waiting calls, because all wait for the same process."""
@@ -231,23 +220,15 @@ class Writer:
         for call in calls:
             call.is_over = True
 
-    def read(self, look: Callable[[Database], Result], clock: Clock, key: str = "") -> Result:
-        """Return the result of `look`. If the file is not ready, let the writer load `key` first."""
-        try:
-            return look(self.database)
-        except Unready:
-            self.wait([(key, _keep)], clock)
-            return look(self.database)
-
-    async def read_async(self, look: Callable[[Database], Result], clock: Clock, key: str = "") -> Result:
-        """Return the result of `look` to a task, as `read` does.
+    async def read(self, look: Callable[[Database], Result], clock: Clock, key: str = "") -> Result:
+        """Return the result of `look`. If the file is not ready, let the writer load `key` first.
 
         No thread of the pool waits for the writer, because the same pool resolves host names.
         """
         try:
             return await in_thread(look, self.database)
         except Unready:
-            await self.wait_async([(key, _keep)], clock)
+            await self.run([(key, _keep)], clock)
             return await in_thread(look, self.database)
 
 
@@ -295,10 +276,6 @@ def _ring_all(calls: list[_TaskCall]) -> None:
 
 def _chunks(steps: Steps) -> list[Steps]:
     return [steps[start : start + _CHUNK] for start in range(0, len(steps), _CHUNK)]
-
-
-def _answers(calls: Sequence[_Call]) -> list[Any]:
-    return [answer for call in calls for answer in call.answers()]
 
 
 def _keep(record: Record | None, now: Now) -> tuple[Record | None, None]:

@@ -22,7 +22,7 @@ from typing import Literal
 from urllib.parse import quote, unquote
 
 from curtsy.core.errors import PolicyError
-from curtsy.core.policy import rule
+from curtsy.core.setting import rule
 
 _REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 _SCHEMES = ("memory", "sqlite", *_REDIS)

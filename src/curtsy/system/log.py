@@ -129,9 +129,8 @@ def _write(line: str, stream: Stream | None) -> None:
 
 def _number_of(stream: object) -> int | None:
     """Return the file descriptor of a stream; None for a stream in memory."""
-    fileno = getattr(stream, "fileno", None)
     try:
-        return None if fileno is None else int(fileno())
+        return int(stream.fileno()) if hasattr(stream, "fileno") else None
     except io.UnsupportedOperation:
         return None
 

@@ -1,4 +1,4 @@
-"""Blocking work in a thread, and work that runs once for many waiters.
+"""Blocking work in a thread, coroutines without an event loop, and work that runs once for many waiters.
 
 At the end of a program, when the pool accepts no more work, blocking work runs in the caller's thread.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
+import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -15,9 +17,48 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
+class _Mode(threading.local):
+    is_blocking = False
+
+
+_mode = _Mode()
+
+
+def run_blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in this thread, without an event loop, and return its result.
+
+    Each of its waits must block the thread if `is_blocking()` is True, as those of `in_thread` and `pause` do.
+    """
+    before, _mode.is_blocking = _mode.is_blocking, True
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        _mode.is_blocking = before
+    work.close()
+    raise RuntimeError(f"{work} waits for an event loop")
+
+
+def is_blocking() -> bool:
+    """Return whether the caller is a coroutine that `run_blocking` runs."""
+    return _mode.is_blocking
+
+
 async def in_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Run blocking work in a thread of the loop's pool, and await its result."""
+    if _mode.is_blocking:
+        return work(*arguments, **named)
     return await begun_in_thread(work, *arguments, **named)
+
+
+async def pause(seconds: float) -> None:
+    """Wait for some seconds."""
+    if _mode.is_blocking:
+        time.sleep(seconds)  # noqa: ASYNC251 -- no event loop runs it
+    else:
+        await asyncio.sleep(seconds)
 
 
 class Once:

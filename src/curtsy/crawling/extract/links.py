@@ -83,10 +83,18 @@ class Joiner:
             if _DOTTED.fullmatch(page):
                 folder = "" if page[0] == "/" else self._plain_folder()
                 if folder is not None:
-                    has_dots = page[0] == "." or "/." in page
-                    if not self._lend(folder, _READ_AGAIN if has_dots else 1):
-                        return None
-                    return self._origin + (_resolved(folder + page) if has_dots else folder + page)
+                    return self._in_folder(folder, page)
+        return self._parsed(href, page)
+
+    def _in_folder(self, folder: str, page: str) -> str | None:
+        """Return the URL of a path relative to a folder of the base's origin."""
+        has_dots = page[0] == "." or "/." in page
+        if not self._lend(folder, _READ_AGAIN if has_dots else 1):
+            return None
+        return self._origin + (_resolved(folder + page) if has_dots else folder + page)
+
+    def _parsed(self, href: str, page: str) -> str | None:
+        """Return the URL of any other href; `page` is the href without its fragment."""
         if not page.startswith(_LASTING) and not self._lend(self._base.target, _READ_AGAIN):
             return None
         if not (href.isascii() and "%" not in href) and not self._is_affordable(href):

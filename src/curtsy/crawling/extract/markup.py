@@ -10,7 +10,7 @@ tests compare the results with that parser.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import islice
 
 from curtsy.crawling.extract.foreign_content import Subtree
@@ -104,6 +104,9 @@ class Scan:
         self._restart: int | None = None
         self.hrefs: dict[str, bool] = {}
         """Hrefs in order, each with True if it is to be followed."""
+        self._latest = self.hrefs
+        """Dictionary for the next plain hrefs: another one when the limit is reached."""
+        self._is_ascii = text.isascii()
         self.cut = 0
         """Approximate number of hrefs over the limit: a repeated one may count more than once."""
         self.is_whole = True
@@ -128,37 +131,45 @@ class Scan:
         directly, to be followed. Comments, scripts, templates and attribute values contain no tags, and a truncated
         last tag is skipped.
         """
-        text, hrefs, is_ascii = self._text, self.hrefs, self._text.isascii()
-        tokens = _TOKEN.finditer(text)
+        tokens = _TOKEN.finditer(self._text)
         while self._work < self._most_work:
-            count, self._restart = -1, None
-            for count, token in enumerate(islice(tokens, BATCH)):  # noqa: B007
-                group = token.lastindex
-                if group == _LINK:
-                    href = token[1]
-                    hrefs[href if is_ascii or href.isascii() else from_octets(href)] = True
-                elif group == _META:
-                    name, written, end = token.group(2, 3, 4)
-                    if not end:
-                        self._restart = end_of_tag(text, token.end())
-                        break
-                    if self._is_wanted(name, written):
-                        yield name.lower(), written
-                        if self._work >= self._most_work:
-                            break
-                elif group is not None:
-                    yield from self._read(token)
-                    if self._restart is not None or self._work >= self._most_work:
-                        break
-            self._work += count + 1
+            count = yield from self._batch(tokens)
+            self._work += count
             if len(self.hrefs) >= self._most:
-                hrefs = self._cut(hrefs)
+                self._cut()
             if self._restart is not None:
                 self._work += RESTART
-                tokens = _TOKEN.finditer(text, self._restart)
-            elif count < BATCH - 1 and self._work < self._most_work:
+                tokens = _TOKEN.finditer(self._text, self._restart)
+            elif count < BATCH and self._work < self._most_work:
                 return
         self.is_whole = False
+
+    def _batch(self, tokens: Iterator[re.Match[str]]) -> Generator[tuple[str, str], None, int]:
+        """Yield the tags of the next tokens; return the number of tokens, at most BATCH."""
+        latest, is_ascii, count = self._latest, self._is_ascii, 0
+        self._restart = None
+        for count, token in enumerate(islice(tokens, BATCH), 1):  # noqa: B007
+            group = token.lastindex
+            if group == _LINK:
+                href = token[1]
+                latest[href if is_ascii or href.isascii() else from_octets(href)] = True
+                continue
+            if group == _META:
+                if (tag := self._tag(token)) is not None:
+                    yield tag
+            elif group is not None:
+                yield from self._read(token)
+            if self._restart is not None or self._work >= self._most_work:
+                break
+        return count
+
+    def _tag(self, token: re.Match[str]) -> tuple[str, str] | None:
+        """Return a complete tag that is wanted, with its raw attributes."""
+        name, written, end = token.group(2, 3, 4)
+        if not end:
+            self._restart = end_of_tag(self._text, token.end())
+            return None
+        return (name.lower(), written) if self._is_wanted(name, written) else None
 
     def _is_wanted(self, name: str, written: str) -> bool:
         """Return whether a tag has a relevant attribute and is not a link over the limit."""
@@ -194,14 +205,15 @@ class Scan:
         else:
             self._restart = _end_of(token, text)
 
-    def _cut(self, latest: dict[str, bool]) -> dict[str, bool]:
-        """Drop the hrefs over the limit; return the dictionary for the next ones."""
+    def _cut(self) -> None:
+        """Drop the plain hrefs over the limit. Further ones are only counted."""
+        latest = self._latest
         if latest is self.hrefs:
             latest = {}
             for href in list(islice(self.hrefs, self._most, None)):
                 latest[href] = self.hrefs.pop(href)
         self.cut += sum(href not in self.hrefs for href in latest)
-        return {}
+        self._latest = {}
 
 
 def _matters(written: str) -> bool:

@@ -364,27 +364,30 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         elsewhere = f"it is on {host_of(url)}, and the crawl covers {self._where()}"
         match reason:
             case OutOfScope.OTHER_HOST:
-                return elsewhere, 'Use the scope "site", or name the host in domains, to have it too.'
+                return elsewhere, 'Use the scope "site", or name the host in domains, to fetch it too.'
             case OutOfScope.OTHER_SITE:
-                return elsewhere, "Name it in domains to have it too."
+                return elsewhere, "Name it in domains to fetch it too."
             case OutOfScope.OTHER_DOMAIN:
-                return elsewhere, "Add it to domains to have it too."
+                return elsewhere, "Add it to domains to fetch it too."
             case OutOfScope.OUTSIDE_PREFIX:
                 return f"it is outside {self._where()}", 'Add a seed that is further up, or use the scope "host".'
             case OutOfScope.TOO_DEEP:
-                return f"it is more than {self.depth} links away from the seeds", "Raise depth to have it too."
+                return f"it is more than {self.depth} links away from the seeds", "Raise depth to fetch it too."
             case OutOfScope.NOT_MATCHED:
-                return f"it matches none of {_list(self.match)}", "Add a pattern to match to have it too."
+                return f"it matches none of {_list(self.match)}", "Add a pattern to match to fetch it too."
             case OutOfScope.SKIPPED:
                 found = next((text for text in self.skip if re.search(text, url)), None)
-                return f"it matches {found or 'a pattern'}, which is to be skipped", "Narrow that pattern to have it."
+                return f"it matches {found or 'a pattern'}, which is to be skipped", "Narrow that pattern to fetch it."
             case OutOfScope.FILE_TYPE:
                 ending = ending_of(url)
-                return f"by its ending, {ending}, it is no page", f'Use files=["{ending}"], or "all", to have it too.'
+                return (
+                    f"its ending, {ending}, is not that of a page",
+                    f'Use files=["{ending}"], or "all", to fetch it too.',
+                )
             case OutOfScope.TRAP:
-                return "it looks like a trap that has no end", "Use avoid_traps=False to have it."
+                return "it looks like a trap that has no end", "Use avoid_traps=False to fetch it."
             case OutOfScope.TOO_LONG:
-                return f"its {len(url):,} characters look like a trap", "Use avoid_traps=False to have it."
+                return f"its {len(url):,} characters look like a trap", "Use avoid_traps=False to fetch it."
             case never:
                 assert_never(never)
 
@@ -425,7 +428,7 @@ def _seed(text: str) -> str:
     url = parse_url(text)
     if isinstance(url, Url):
         return url.text
-    raise PolicyError(f"the seed {given(url)!r} is no URL: {url.why}. Give an http or https URL.")
+    raise PolicyError(f"the seed {given(url)!r} is not a URL: {url.why}. Give an http or https URL.")
 
 
 def _searches(name: str, texts: Sequence[str]) -> tuple[Callable[[str], object], ...]:
@@ -435,7 +438,7 @@ def _searches(name: str, texts: Sequence[str]) -> tuple[Callable[[str], object],
             searches.append(re.compile(text).search)
         except (re.error, TypeError, OverflowError, RecursionError) as error:
             raise PolicyError(
-                f"{name}[{place}] = {text!r:.200} is no regular expression: {error}. Correct it; a backslash before "
+                f"{name}[{place}] = {text!r:.200} is not a regular expression: {error}. Correct it; a backslash before "
                 "a special character makes it a plain one."
             ) from error
     return tuple(searches)

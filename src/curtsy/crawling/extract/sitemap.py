@@ -18,21 +18,17 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Iterator
-from datetime import UTC
-from email.utils import parsedate_to_datetime
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 import msgspec
 
 from curtsy.core.charset import codec_of
 from curtsy.core.message import MAX_URL, Url, parse_url
-from curtsy.core.secrets import masked_repr
 from curtsy.crawling.extract.links import Joiner
 from curtsy.crawling.extract.tokens import attributes, plain_text
-from curtsy.crawling.frontier.packed_urls import PackedUrls
 from curtsy.crawling.frontier.protocol import host_of
-from curtsy.crawling.frontier.url_table import fingerprint
+from curtsy.crawling.frontier.url_table import PackedUrls, fingerprint
 from curtsy.http.decoding import Damaged, Gzip, Truncated
 
 MOST_ELEMENTS = 2_000_000
@@ -60,7 +56,7 @@ _COMMENT = rb"!--(?:[^-]++|-(?!->))*+"
 _CDATA = rb"!\[CDATA\[(?:[^]]++|\](?!\]>))*+"
 _ASIDE = rb"(?:" + _COMMENT + rb"(?:-->)?|" + _CDATA + rb"(?:\]\]>)?)"
 _DOCTYPE = rb"!DOCTYPE[^[>]*+(?:\[(?:<" + _COMMENT + rb"""|"[^"]*+"|'[^']*+'|[^]"'<]++|<)*+)?"""
-_NAMES = rb"urlset|sitemapindex|url|sitemap|loc|lastmod|priority|rss|RDF|feed|item|entry|link|guid|pubDate|updated|html"
+_NAMES = rb"urlset|sitemapindex|url|sitemap|loc|rss|RDF|feed|item|entry|link|guid|html"
 _VALUED = rb"(/?)([A-Za-z_][\w.-]*+:)?(" + _NAMES + rb")(?=[\s/>])([^<>]*+)>((?:[^<]++|<" + _ASIDE + rb")*+)"
 # The last alternative is empty: it stops at every tag, so that tags are counted and other threads can run.
 _ELEMENT = re.compile(rb"<(?:" + _VALUED + rb"|" + _ASIDE + rb"|" + _DOCTYPE + rb"|)")
@@ -73,12 +69,6 @@ _DECLARATION = re.compile(rb"""\s*+<\?xml\s[^>]{0,200}?encoding\s*=\s*["']([A-Za
 _LINE = re.compile(rb"[^\r\n]+")
 _REFERENCE = re.compile(r"&(?:amp|lt|gt|quot|apos|#[0-9]++|#[xX][0-9A-Fa-f]++);")
 _OTHER_REFERENCE = re.compile(r"&[A-Za-z_][\w.-]*;")
-_DATE = re.compile(
-    r"\d{4}(?:-(?:0[1-9]|1[0-2])(?:-(?:0[1-9]|[12]\d|3[01])"
-    r"(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?)?)?",
-    re.ASCII,
-)
-_PRIORITY = re.compile(r"0?\.\d{1,9}|[01](?:\.0{1,9})?", re.ASCII)
 _MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _UNMARKED = ((b"<\0", "utf-16-le"), (b"\0<", "utf-16-be"))
 
@@ -98,35 +88,12 @@ PROTOCOL = Limits()
 """Limits of a file by sitemaps.org."""
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
-    """Page in a sitemap."""
-
-    url: str
-    """Canonical URL."""
-
-    lastmod: str | None = None
-    """W3C date of the last change (`2026-11-15`, `2026-11-15T08:00:00+01:00`).
-
-    None if the file gives no legible one.
-    """
-
-    priority: float | None = None
-    """Priority from 0 to 1 relative to the site's other pages; None if the file gives none."""
-
-    __repr__ = masked_repr
-
-
-class Listing(msgspec.Struct, frozen=True):
-    """URLs of a file, compressed in memory."""
-
-    pages: PackedUrls
-    sitemaps: tuple[str, ...] = ()
-
-
 class Sitemap(msgspec.Struct, frozen=True):
-    """Entries of a file, without duplicates, in its order."""
+    """URLs of a file, without duplicates, in its order."""
 
-    pages: tuple[Entry, ...] = ()
+    pages: Sequence[str] = ()
+    """Canonical URLs of pages, compressed in memory."""
+
     sitemaps: tuple[str, ...] = ()
     """Canonical URLs of further sitemaps.
 
@@ -156,18 +123,9 @@ def parse_sitemap(body: bytes, url: str, *, limits: Limits = PROTOCOL) -> Sitema
 
     `url` is the file's own, the base of relative URLs.
     """
-    entries: list[Entry] = []
-    reader = _Reader(url, limits, entries.append)
+    reader = _Reader(url, limits)
     reader.read_all(body)
-    return Sitemap(tuple(entries), reader.sitemaps(), reader.parse_warnings())
-
-
-def listing(body: bytes, url: str) -> Listing:
-    """Parse a file for its URLs only, as a crawl does. It never raises."""
-    pages = PackedUrls()
-    reader = _Reader(url, PROTOCOL, lambda entry: pages.append(entry.url))
-    reader.read_all(body)
-    return Listing(pages, reader.sitemaps())
+    return Sitemap(reader.pages, tuple(reader.sitemaps), reader.parse_warnings())
 
 
 class _Full(Exception):
@@ -177,9 +135,8 @@ class _Full(Exception):
 class _Reader:
     """State of the reading of one file."""
 
-    def __init__(self, url: str, limits: Limits, keep: Callable[[Entry], None]) -> None:
-        """Read a file from `url`; `keep` is called once with each page."""
-        self._keep = keep
+    def __init__(self, url: str, limits: Limits) -> None:
+        self.pages = PackedUrls()
         base = parse_url(url)
         self._base = base if isinstance(base, Url) else None
         self._join = _absolute if self._base is None else Joiner(self._base).join
@@ -189,8 +146,7 @@ class _Reader:
         self._known: set[int] = set()
         """Fingerprints of the URLs so far."""
         self._elsewhere = 0
-        self._has_pages = False
-        self._sitemaps: dict[str, None] = {}
+        self.sitemaps: dict[str, None] = {}
         self._entries = 0
         """Number of entries; duplicates and illegible ones count too, because they cost as much time."""
         self._illegible = 0
@@ -203,8 +159,6 @@ class _Reader:
         # The current entry
         self._inside: bytes | None = None
         self._loc: str | None = None
-        self._lastmod: str | None = None
-        self._priority: float | None = None
 
     def read_all(self, body: bytes) -> None:
         """Read a body as XML or as a list of URLs."""
@@ -326,29 +280,34 @@ class _Reader:
                 return element.start()
             if self._is_too_much():
                 return -1
-            slash, given, name, written, content = element.groups()
-            if name is None:
+            if element[3] is None:
                 if window.startswith(b"<!DOCTYPE", element.start()) and b"<!ENTITY" in element[0]:
                     self._has_entities = True
                     self.odd("It declares entities of its own. They are never expanded; what needs them is left out.")
-                continue
-            if self._prefix is None:  # the first element shows the prefix of the others
-                if name == b"html":
-                    self.odd("It is an HTML page, not a sitemap.")
-                    return -1
-                self._is_index = name == b"sitemapindex"
-                self._prefix = b"" if name == b"RDF" else given or b""
-            if (given or b"") != self._prefix:
-                continue  # <image:loc> and its like
-            if name in (b"url", b"sitemap", b"item", b"entry"):
-                self._end()
-                self._inside = None if slash or written.endswith(b"/") else name
-            elif not slash:
-                if element.end() == len(window) and not written.endswith(b"/"):
-                    self.odd("It ends in the middle of an element.")
-                    return -1
-                self._take(name, written, content)
+            elif not self._read_element(element, is_at_end=element.end() == len(window)):
+                return -1
         return len(window)
+
+    def _read_element(self, element: re.Match[bytes], *, is_at_end: bool) -> bool:
+        """Read one relevant element; return False to stop."""
+        slash, given, name, written, content = element.groups()
+        if self._prefix is None:  # the first element shows the prefix of the others
+            if name == b"html":
+                self.odd("It is an HTML page, not a sitemap.")
+                return False
+            self._is_index = name == b"sitemapindex"
+            self._prefix = b"" if name == b"RDF" else given or b""
+        if (given or b"") != self._prefix:
+            return True  # <image:loc> and its like
+        if name in (b"url", b"sitemap", b"item", b"entry"):
+            self._end()
+            self._inside = None if slash or written.endswith(b"/") else name
+        elif not slash:
+            if is_at_end and not written.endswith(b"/"):
+                self.odd("It ends in the middle of an element.")
+                return False
+            self._take(name, written, content)
+        return True
 
     def _take(self, name: bytes, written: bytes, content: bytes) -> None:
         """Store the value of an element."""
@@ -367,11 +326,6 @@ class _Reader:
             case b"guid" if self._inside == b"item" and self._loc is None and b"false" not in written:
                 value = self._value(content)
                 self._loc = value if value.startswith(("http://", "https://")) else None
-            case b"lastmod" | b"pubDate" | b"updated":
-                self._lastmod = _date(self._value(content[:1000]))
-            case b"priority":
-                value = self._value(content[:1000])
-                self._priority = float(value) if _PRIORITY.fullmatch(value) else None
 
     def _value(self, content: bytes) -> str:
         """Return the text of an element; empty if it is too long."""
@@ -392,7 +346,6 @@ class _Reader:
             is_sitemap = self._inside == b"sitemap" or (self._inside is None and self._is_index)
             loc, self._loc = self._loc, None
             self._add(loc, is_sitemap=is_sitemap)
-        self._lastmod = self._priority = None
 
     def _add(self, text: str, *, is_sitemap: bool) -> None:
         if self._entries >= self._limits.max_urls:
@@ -412,16 +365,11 @@ class _Reader:
             return
         self._elsewhere += self._base is not None and host_of(url) != self._base.domain
         if is_sitemap:
-            self._sitemaps[url] = None
+            self.sitemaps[url] = None
         else:
-            self._has_pages = True
-            self._keep(Entry(url, self._lastmod, self._priority))
+            self.pages.append(url)
 
     # Results
-
-    def sitemaps(self) -> tuple[str, ...]:
-        """Return the further sitemaps."""
-        return tuple(self._sitemaps)
 
     def parse_warnings(self) -> tuple[str, ...]:
         """Return the problems of the file."""
@@ -429,7 +377,7 @@ class _Reader:
             self.odd(f"{self._illegible:,} of its entries are no URLs.")
         if self._base is not None and self._elsewhere:
             self.odd(f"{self._elsewhere:,} of its URLs are on other hosts than {self._base.domain}.")
-        if not self._has_pages and not self._sitemaps and not self._parse_warnings:
+        if not self.pages and not self.sitemaps and not self._parse_warnings:
             self.odd("It lists nothing.")
         return tuple(self._parse_warnings)
 
@@ -487,14 +435,3 @@ def _transcoded(pieces: Iterator[bytes], codec: str) -> Iterator[bytes]:
     decoder = codecs.getincrementaldecoder(codec)("replace")
     for piece in pieces:
         yield decoder.decode(piece).encode("utf-8", "replace")
-
-
-def _date(text: str) -> str | None:
-    """Return a W3C date as it is, or a feed's date (RFC 5322) as one; None for other text."""
-    if _DATE.fullmatch(text):
-        return text
-    try:
-        moment = parsedate_to_datetime(text[:64])
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None

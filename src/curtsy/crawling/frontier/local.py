@@ -1,16 +1,18 @@
-"""Frontiers of one process: a host schedule, which picks the next host, over a table of URLs.
+"""Frontier of one process: a host schedule, which picks the next host, over a table of URLs.
 
-Leases are kept in this process's memory only: when it ends, no URL is leased.
+The table is in memory, or in a SQLite file that loses nothing if the process is killed at any moment. Leases are in
+this process's memory only: when it ends, no URL is leased. Calls take microseconds, so they run on the event loop.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -23,19 +25,25 @@ from curtsy.crawling.frontier.protocol import (
     Claimed,
     Concurrency,
     Counts,
+    Deferred,
+    Done,
+    Ending,
+    Failed,
+    Found,
     HostQueue,
     Room,
     host_of,
 )
+from curtsy.crawling.frontier.sqlite_table import SQLiteUrlTable
 from curtsy.crawling.frontier.url_table import (
-    LentUrl,
     MemoryUrlTable,
+    UrlRow,
     UrlTable,
     depth_of,
     hops_of,
-    left_out,
     priority_of,
     rank_of,
+    skip_mark,
 )
 from curtsy.http.registered_domain import group_of, site_of
 
@@ -51,228 +59,185 @@ _tickets = itertools.count(1)
 
 class _Lease(msgspec.Struct, gc=False):
     claimed: Claimed
-    lent: LentUrl
+    row: UrlRow
     host: int
     until: int
 
 
-class _Taken:
+class _UsedSlots:
     """Slots in use by each group during a claim, by the group's number in the schedule."""
 
     def __init__(self, room: Room) -> None:
         self._share = room.share
         self._groups = GROUPS if room.addresses is None else 2 * GROUPS
-        self._held: Counter[int] = Counter()
+        self._used: Counter[int] = Counter()
         for site, count in room.sites.items():
-            self._held[group_of(site)] += count
+            self._used[group_of(site)] += count
         for address, count in (room.addresses or {}).items():
-            self._held[GROUPS + group_of(address)] += count
+            self._used[GROUPS + group_of(address)] += count
 
     def is_full(self, group: int) -> bool:
-        return group < self._groups and self._held[group] >= self._share
+        return group < self._groups and self._used[group] >= self._share
 
     def count(self, site: int, address: int) -> None:
-        self._held[site] += 1
+        self._used[site] += 1
         if address != site:
-            self._held[address] += 1
-
-
-class _Block:
-    """Context manager of `together`; of nested blocks, the outermost is the transaction.
-
-    It is a class because a generator would be slower, and every page enters several blocks.
-    """
-
-    __slots__ = ("_frontier", "depth")
-
-    def __init__(self, frontier: LocalFrontier) -> None:
-        self._frontier = frontier
-        self.depth = 0
-
-    def __enter__(self) -> None:
-        if not self.depth:
-            self._frontier.begin_block()
-        self.depth += 1
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.depth -= 1
-        if not self.depth:
-            self._frontier.end_block(is_whole=kind is None)
+            self._used[address] += 1
 
 
 class LocalFrontier:
-    """Frontier of one process: a host schedule over a table of URLs."""
+    """Frontier of one process: in the SQLite file at `path`, or in memory if `path` is None.
+
+    One process at a time may open a file; a second process gets FileInUse. `fresh` discards the file's contents. A
+    damaged file raises StoreError and is kept as it is: only `fresh` replaces it.
+    """
 
     def __init__(
         self,
-        url_table: UrlTable,
+        path: str | os.PathLike[str] | None = None,
         *,
+        fresh: bool = False,
         concurrency: Concurrency = 1,
         lease: float = LEASE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._url_table = url_table
+        self._table: UrlTable = MemoryUrlTable() if path is None else SQLiteUrlTable(path, fresh=fresh)
         self._concurrency = concurrency
         self._lease = round(lease * SECOND)
         self._clock = clock
         # All leases last equally long, so insertion order is the order in which they expire.
         self._leases: dict[int, _Lease] = {}
-        self._out: set[int] = set()
+        self._leased_rows: set[int] = set()
         """Ids in the table of the leased URLs."""
         self._schedule: HostSchedule | None = None
         """Schedule of the hosts; None if it must be rebuilt from the table."""
-        self._block = _Block(self)
         self._granted: list[_Lease] = []
         self._ended: list[_Lease] = []
-        """Leases that the current block granted and ended."""
+        """Leases that the current transaction granted and ended."""
+        try:
+            self._present()  # reports a damaged file at once
+        except BaseException:
+            self._table.close()
+            raise
 
-    def add(
-        self, urls: Iterable[str], *, depth: int = 0, priority: int = 0, parent: str | None = None, hops: int = 0
-    ) -> int:
+    async def add(self, found: Found) -> int:
         """Queue URLs; return how many were new."""
-        rank = rank_of(depth, priority, hops)
         added = 0
-        for hosts in _by_host(urls):
-            with self.together():
-                schedule, now = self._present()
-                for name, group in hosts.items():
-                    host = self._url_table.number(name)
-                    new = self._url_table.put(host, group, rank, parent)
-                    if new:
-                        if not schedule.knows(host):
-                            schedule.assign(host, group_of(site_of(name)))
-                        schedule.arrive(host, new, self._limit(name), now)
-                    added += new
+        for hosts in _by_host(found.urls):
+            with self._transaction():
+                added += self._add(hosts, found)
         return added
 
-    def mark_seen(self, urls: Iterable[str]) -> int:
-        """Mark URLs as added; return how many were new."""
-        new = 0
-        for hosts in _by_host(urls):
-            with self.together():
-                new += sum(self._url_table.mark(self._url_table.number(name), group) for name, group in hosts.items())
-        return new
+    def _add(self, hosts: dict[str, list[str]], found: Found) -> int:
+        schedule, now = self._present()
+        rank = rank_of(found.depth, found.priority, found.hops)
+        added = 0
+        for name, urls in hosts.items():
+            host = self._table.number(name)
+            new = self._table.put(host, urls, rank, found.parent)
+            if new:
+                if not schedule.knows(host):
+                    schedule.assign(host, group_of(site_of(name)))
+                schedule.arrive(host, new, self._limit(name), now)
+            added += new
+        return added
 
-    def pass_over(self, url: str, other: str) -> bool:
+    async def pass_over(self, url: str, other: str) -> bool:
         """Skip a page unless `other` was skipped; return whether it was."""
-        host = self._url_table.find(host_of(other))
-        if host is not None and self._url_table.has_seen(host, left_out(other)):
-            return True
-        self.mark_seen([left_out(url)])
-        return False
+        with self._transaction():
+            host = self._table.find(host_of(other))
+            if host is not None and self._table.has_seen(host, skip_mark(other)):
+                return True
+            self._table.mark(self._table.number(host_of(url)), skip_mark(url))
+            return False
 
-    def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
+    async def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
         """Claim URLs of due hosts, in turn by address, domain and host."""
         schedule, now = self._present()
-        self._reclaim(schedule, now)
+        self._requeue_expired(schedule, now)
         schedule.reopen()
         due_at = schedule.due_at(now)
         if due_at is None or due_at > now:
             return []  # saves an empty transaction on disk
         claimed: list[Claimed] = []
-        taken = None if room is None else _Taken(room)
-        is_full = None if taken is None else taken.is_full
-        with self.together():
+        used = None if room is None else _UsedSlots(room)
+        is_full = None if used is None else used.is_full
+        with self._transaction():
             while len(claimed) < limit and (host := schedule.next(now, is_full)) is not None:
                 claimed.append(self._grant(schedule, host, now))
-                if taken is not None:
-                    taken.count(*schedule.groups(host))
+                if used is not None:
+                    used.count(*schedule.groups(host))
         return claimed
 
     def locate(self, host: str, address: str) -> None:
         """Record the address of a host."""
         schedule, _ = self._present()
-        number = self._url_table.find(host)
+        number = self._table.find(host)
         if number is not None and schedule.knows(number):
             schedule.locate(number, group_of(address))
 
     def _grant(self, schedule: HostSchedule, host: int, now: int) -> Claimed:
-        lent = self._url_table.lend(host, self._out, schedule.out(host))
-        schedule.leave(host, self._limit(lent.host), now)
+        row = self._table.take(host, self._leased_rows, schedule.out(host))
+        schedule.leave(host, self._limit(row.host), now)
         until = now + self._lease
         claimed = Claimed(
-            url=lent.url,
-            host=lent.host,
-            depth=depth_of(lent.rank),
-            priority=priority_of(lent.rank),
-            parent=lent.parent,
-            hops=hops_of(lent.rank),
-            tries=lent.tries,
+            url=row.url,
+            host=row.host,
+            depth=depth_of(row.rank),
+            priority=priority_of(row.rank),
+            parent=row.parent,
+            hops=hops_of(row.rank),
+            tries=row.tries,
             ticket=next(_tickets),
             leased_until=until / SECOND,
-            host_pages=lent.host_pages,
+            host_pages=row.host_pages,
         )
-        lease = _Lease(claimed, lent, host, until)
+        lease = _Lease(claimed, row, host, until)
         self._leases[claimed.ticket] = lease
-        self._out.add(lent.id)
+        self._leased_rows.add(row.id)
         self._granted.append(lease)
         return claimed
 
-    def _reclaim(self, schedule: HostSchedule, now: int) -> None:
+    def _requeue_expired(self, schedule: HostSchedule, now: int) -> None:
         """Queue the URLs of expired leases again."""
         while self._leases and (lease := next(iter(self._leases.values()))).until <= now:
-            self._url_table.take_back(lease.lent, heard=False)
-            self._end(schedule, lease, now, is_waiting=True)
+            self._table.put_back(lease.row, is_answered=False)
+            self._end(schedule, lease, now, is_queued=True)
 
-    def done(
-        self,
-        claimed: Claimed,
-        *,
-        after: float | None = None,
-        notes: Mapping[str, Any] | None = None,
-        is_page: bool = False,
-    ) -> bool:
-        """End a claim for good; return False if it is invalid."""
-        return self._finish(claimed, None, after, notes, is_page)
-
-    def fail(
-        self, claimed: Claimed, reason: str, *, after: float | None = None, notes: Mapping[str, Any] | None = None
-    ) -> bool:
-        """End a claim for good and store the reason; return False if it is invalid."""
-        return self._finish(claimed, reason, after, notes, False)
-
-    def _finish(
-        self, claimed: Claimed, reason: str | None, after: float | None, notes: Mapping[str, Any] | None, is_page: bool
-    ) -> bool:
-        with self.together():
+    async def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
+        """Add the URLs found, end the claims and store the notes in one transaction."""
+        with self._transaction():
             if notes:
-                self._url_table.note(notes)
-            lease = self._leases.get(claimed.ticket)
-            if lease is None:
-                return False
-            if reason is None:
-                self._url_table.finish(lease.lent, is_page=is_page)
-            else:
-                self._url_table.fail(lease.lent, reason)
-            self._conclude(lease, after, is_waiting=False)
-            return True
+                self._table.note(notes)
+            return [self._conclude(ending) for ending in endings]
 
-    def defer(self, claimed: Claimed, seconds: float, *, last: bool = False) -> bool:
-        """Queue a URL again; its host is due in `seconds`."""
-        with self.together():
-            lease = self._leases.get(claimed.ticket)
-            if lease is None:
-                return False
-            self._url_table.take_back(lease.lent, heard=True, last=last)
-            self._conclude(lease, seconds, is_waiting=True)
-            return True
-
-    def _conclude(self, lease: _Lease, after: float | None, *, is_waiting: bool) -> None:
+    def _conclude(self, ending: Ending) -> bool:
+        for found in ending.found:
+            for hosts in _by_host(found.urls):
+                self._add(hosts, found)
+        lease = self._leases.get(ending.claimed.ticket)
+        if lease is None:
+            return False
+        match ending.end:
+            case Done(after):
+                self._table.finish(lease.row, is_page=ending.is_page)
+            case Failed(reason, after):
+                self._table.fail(lease.row, reason)
+            case Deferred(after, last):
+                self._table.put_back(lease.row, is_answered=True, last=last)
         schedule, now = self._present()
         if after is not None:
             schedule.postpone(lease.host, now + microseconds(after), now)
-        self._end(schedule, lease, now, is_waiting=is_waiting)
+        self._end(schedule, lease, now, is_queued=isinstance(ending.end, Deferred))
+        return True
 
-    def _end(self, schedule: HostSchedule, lease: _Lease, now: int, *, is_waiting: bool) -> None:
+    def _end(self, schedule: HostSchedule, lease: _Lease, now: int, *, is_queued: bool) -> None:
         del self._leases[lease.claimed.ticket]
-        self._out.remove(lease.lent.id)
-        schedule.come_back(lease.host, self._limit(lease.claimed.host), now, is_waiting=is_waiting)
-        if self._block.depth:
-            self._ended.append(lease)
+        self._leased_rows.remove(lease.row.id)
+        schedule.come_back(lease.host, self._limit(lease.claimed.host), now, is_waiting=is_queued)
+        self._ended.append(lease)
 
-    def renew(self, claimed: Claimed) -> Claimed | None:
+    async def renew(self, claimed: Claimed) -> Claimed | None:
         """Restart the lease; return None if the claim is invalid."""
         lease = self._leases.pop(claimed.ticket, None)
         if lease is None:
@@ -282,14 +247,11 @@ class LocalFrontier:
         self._leases[claimed.ticket] = lease  # to the end, because it expires last now
         return lease.claimed
 
-    def host_due(self, host: str, seconds: float) -> None:
-        """Make a known host due in `seconds`."""
-        schedule, now = self._present()
-        number = self._url_table.find(host)
-        if number is not None:
-            schedule.postpone(number, now + microseconds(seconds), now)
+    async def keep(self, claims: Sequence[Claimed]) -> list[bool]:
+        """Return True for each claim: in one process, only `claim` takes back expired leases."""
+        return [True] * len(claims)
 
-    def due_in(self) -> float | None:
+    async def due_in(self) -> float | None:
         """Return the seconds until `claim` may find a URL; None for never."""
         schedule, now = self._present()
         due_at = schedule.due_at(now)
@@ -298,89 +260,67 @@ class LocalFrontier:
             due_at = ends_at if due_at is None else min(due_at, ends_at)
         return None if due_at is None else max(0, due_at - now) / SECOND
 
-    def counts(self) -> Counts:
-        """Return the counts; any thread may call it."""
-        totals, leased = self._url_table.totals, len(self._leases)
-        queued = max(0, totals.added - totals.done - totals.failed - leased)  # another thread may be updating them
-        return Counts(queued, leased, totals.done, totals.failed, self._url_table.hosts())
+    async def counts(self) -> Counts:
+        """Return the counts."""
+        return self._table.totals.counts(leased=len(self._leases), hosts=self._table.hosts())
 
-    def busiest(self, limit: int) -> list[HostQueue]:
+    async def busiest(self, limit: int) -> list[HostQueue]:
         """Return the hosts with the longest queues."""
         schedule, now = self._present()
         return [
-            HostQueue(self._url_table.name(host), waiting, out, max(0, due_at - now) / SECOND)
+            HostQueue(self._table.name(host), waiting, out, max(0, due_at - now) / SECOND)
             for host, waiting, out, due_at in schedule.busiest(limit)
         ]
 
-    def failures(self) -> Iterator[tuple[str, str]]:
-        """Return the failed URLs with their reasons."""
-        return self._url_table.failures()
+    async def failures(self) -> list[tuple[str, str]]:
+        """Return the failed URLs with their reasons, in order."""
+        return self._table.failures()
 
-    def note(self, notes: Mapping[str, Any]) -> None:
+    async def note(self, notes: Mapping[str, Any]) -> None:
         """Store plain values by name."""
-        with self.together():
-            self._url_table.note(notes)
+        with self._transaction():
+            self._table.note(notes)
 
-    def notes(self) -> dict[str, Any]:
+    async def notes(self) -> dict[str, Any]:
         """Return all stored notes."""
-        return self._url_table.notes()
+        return self._table.notes()
 
-    def together(self) -> AbstractContextManager[None]:
-        """Return a context manager for a transaction."""
-        return self._block
+    async def close(self) -> None:
+        """Release all resources."""
+        self._table.close()
 
-    def begin_block(self) -> None:
-        """Begin the transaction of a block; called by `_Block` only."""
-        self._present()
-        try:
-            self._url_table.begin()
-        except BaseException:
-            self.end_block(is_whole=False)
-            raise
+    def _transaction(self) -> AbstractContextManager[None]:
+        """Return a context manager for one transaction. If its block raises, a file takes all changes back."""
+        self._granted.clear()
+        self._ended.clear()
+        self._present()  # a schedule is rebuilt from the state before the changes
+        return self._table.transaction(undone=self._restore_leases)
 
-    def end_block(self, *, is_whole: bool) -> None:
-        """Commit the transaction of a block, or roll it back unless `is_whole`; called by `_Block` only."""
-        try:
-            if is_whole:
-                self._url_table.commit()
-        except BaseException:
-            is_whole = False
-            raise
-        finally:
-            if not is_whole and self._url_table.roll_back():
-                self._take_back_block()
-            self._granted.clear()
-            self._ended.clear()
-
-    def _take_back_block(self) -> None:
-        """Restore the leases from before the block, and drop the schedule so that it is rebuilt."""
-        for lease in self._granted:
-            self._leases.pop(lease.claimed.ticket, None)
+    def _restore_leases(self) -> None:
+        """Restore the leases from before the transaction, and drop the schedule so that it is rebuilt."""
         granted = {lease.claimed.ticket for lease in self._granted}
+        for ticket in granted:
+            self._leases.pop(ticket, None)
         for lease in self._ended:
             if lease.claimed.ticket not in granted:
                 self._leases[lease.claimed.ticket] = lease
         self._leases = dict(sorted(self._leases.items(), key=lambda item: item[1].until))
-        self._out = {lease.lent.id for lease in self._leases.values()}
+        self._leased_rows = {lease.row.id for lease in self._leases.values()}
         self._schedule = None
-
-    def close(self) -> None:
-        """Release all resources."""
-        self._url_table.close()
 
     def _present(self) -> tuple[HostSchedule, int]:
         """Return the schedule, rebuilt if necessary, and the current time."""
         now = self._now()
         if self._schedule is None:
-            self._schedule = self._resumed(now)
+            self._schedule = self._rebuilt(now)
         return self._schedule, now
 
-    def _resumed(self, now: int) -> HostSchedule:
+    def _rebuilt(self, now: int) -> HostSchedule:
         """Return a new schedule of the hosts in the table."""
         schedule = HostSchedule()
         out = Counter(lease.host for lease in self._leases.values())
         limits = {lease.host: self._limit(lease.claimed.host) for lease in self._leases.values()}
-        for host, count, name in self._url_table.waiting():
+        for host, count, name in self._table.queues():
             schedule.assign(host, group_of(site_of(name)))
             schedule.resume(host, count - out[host], out[host], limits.get(host), now)
         return schedule
@@ -392,17 +332,10 @@ class LocalFrontier:
         return self._concurrency(host) if callable(self._concurrency) else self._concurrency
 
 
-class MemoryFrontier(LocalFrontier):
-    """Frontier in memory, for small crawls and tests."""
-
-    def __init__(
-        self,
-        *,
-        concurrency: Concurrency = 1,
-        lease: float = LEASE,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(MemoryUrlTable(), concurrency=concurrency, lease=lease, clock=clock)
+def read_job(path: str | os.PathLike[str]) -> tuple[Counts, dict[str, Any]]:
+    """Return the counts and notes of the frontier in a file. Raises FileInUse if a crawl uses it, or StoreError."""
+    with contextlib.closing(SQLiteUrlTable(path, fresh=False)) as table:
+        return table.totals.counts(leased=0, hosts=table.hosts()), table.notes()
 
 
 def _by_host(urls: Iterable[str]) -> Iterator[dict[str, list[str]]]:

@@ -1,21 +1,17 @@
-"""Interfaces and records of the frontier, the queue of URLs that a crawl fetches.
+"""Interface and records of the frontier, the queue of URLs that a crawl fetches.
 
     AsyncFrontier     interface that a crawl uses
-    Frontier          synchronous interface within one process; `AwaitableFrontier` (awaitable.py) adapts it
-    LocalFrontier     host schedule over a table of URLs (local.py); base of the next two
-    MemoryFrontier    frontier in memory (local.py)
-    SQLiteFrontier    frontier on disk (durable.py), which loses nothing if killed at any moment
+    LocalFrontier     frontier of one process, in memory or in a file (local.py)
     RedisFrontier     frontier on a Redis server (redis.py), shared by many machines
 
 Every host has its own queue, ordered by priority, then breadth first. A canonical URL is added once and leased to one
 worker at a time. Its claim ends as done, failed or deferred. Admission control decides when a host may be requested.
-The frontier receives these decisions as hints (`after`, `seconds`, `host_due`).
+The frontier receives these decisions as hints (`after`, `seconds`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -239,126 +235,6 @@ class AsyncFrontier(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release all resources; idempotent.
-
-        Leased URLs are queued again when the frontier is next opened.
-        """
-        ...
-
-
-class Frontier(Protocol):
-    """Synchronous interface of a frontier in one process.
-
-    Calls block for microseconds only. One thread at a time may make them.
-    """
-
-    def add(
-        self, urls: Iterable[str], *, depth: int = 0, priority: int = 0, parent: str | None = None, hops: int = 0
-    ) -> int:
-        """Queue canonical URLs that were never added before; return how many were new.
-
-        `parse_url` makes canonical URLs. Higher priorities go first, then lower depths, then earlier additions. The
-        URLs are stored when the call returns.
-        """
-        ...
-
-    def mark_seen(self, urls: Iterable[str]) -> int:
-        """Count URLs as added without queueing them; return how many were new.
-
-        An example is the target of a redirect.
-        """
-        ...
-
-    def pass_over(self, url: str, other: str) -> bool:
-        """Skip a page in favour of another, unless the other was skipped; return whether it was."""
-        ...
-
-    def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
-        """Claim up to `limit` of the next URLs of hosts that are due.
-
-        Registered domains take turns, then the hosts of each. With `room`, no registered domain and no address gets
-        more slots than its share. `due_in` then skips the groups at their share until something changes. The URLs
-        cannot be claimed again before they are put back or their leases expire.
-        """
-        ...
-
-    def locate(self, host: str, address: str) -> None:
-        """Record the address of a host, so that domains at one address share turns and slots."""
-        ...
-
-    def done(
-        self,
-        claimed: Claimed,
-        *,
-        after: float | None = None,
-        notes: Mapping[str, Any] | None = None,
-        is_page: bool = False,
-    ) -> bool:
-        """End a claim for good; return False and keep the URL as it is if the claim is invalid.
-
-        `after` is the seconds until the host is due again; None keeps its due time. `notes` are stored in the same
-        transaction, even if the claim is invalid: where the output files end, for example. With `is_page`, the claim
-        yielded a page, which counts for its host.
-        """
-        ...
-
-    def fail(
-        self, claimed: Claimed, reason: str, *, after: float | None = None, notes: Mapping[str, Any] | None = None
-    ) -> bool:
-        """End a claim for good and store the reason; otherwise like `done`."""
-        ...
-
-    def defer(self, claimed: Claimed, seconds: float, *, last: bool = False) -> bool:
-        """Queue a URL again at its old position; its host is due in `seconds`.
-
-        Return False if the claim is invalid. With `last`, the priority drops by one, so the host's other URLs go first.
-        """
-        ...
-
-    def renew(self, claimed: Claimed) -> Claimed | None:
-        """Restart the lease, as for a long download; return None if the claim is no longer valid."""
-        ...
-
-    def host_due(self, host: str, seconds: float) -> None:
-        """Make a host due in `seconds`, sooner or later than before; skip unknown hosts."""
-        ...
-
-    def due_in(self) -> float | None:
-        """Return the seconds until `claim` may find a URL; None if no URL is left.
-
-        If every claimable URL is leased, that is when the first lease expires.
-        """
-        ...
-
-    def counts(self) -> Counts:
-        """Return the counts; any thread may call it."""
-        ...
-
-    def busiest(self, limit: int) -> list[HostQueue]:
-        """Return the hosts with the longest queues."""
-        ...
-
-    def failures(self) -> Iterator[tuple[str, str]]:
-        """Return the failed URLs, each with its reason, in order."""
-        ...
-
-    def note(self, notes: Mapping[str, Any]) -> None:
-        """Store plain values by name, in place of earlier ones."""
-        ...
-
-    def notes(self) -> dict[str, Any]:
-        """Return the notes of `note`, `done` and `fail`, from this process and earlier ones."""
-        ...
-
-    def together(self) -> AbstractContextManager[None]:
-        """Return a context manager that makes the calls within it one transaction.
-
-        It is faster, and after a kill all or nothing is stored. If the block raises, a frontier on disk rolls back; one
-        in memory keeps the changes.
-        """
-        ...
-
-    def close(self) -> None:
         """Release all resources; idempotent.
 
         Leased URLs are queued again when the frontier is next opened.

@@ -37,10 +37,10 @@ from curtsy.crawling.frontier.protocol import (
     Room,
     host_of,
 )
-from curtsy.crawling.frontier.redis_call import Call, Script
+from curtsy.crawling.frontier.redis_codec import Call, Script
 from curtsy.crawling.frontier.redis_jobs import PARTITIONS, PRESENCE, TIMEOUT, RedisJobs, SharedJob, home, total
 from curtsy.crawling.frontier.scripts import ADD, BEAT, CLAIM, END, NOTE, PASS_OVER, RENEW
-from curtsy.crawling.frontier.url_table import fingerprint, left_out
+from curtsy.crawling.frontier.url_table import fingerprint, skip_mark
 from curtsy.http.registered_domain import site_of
 
 LEASE = 120.0
@@ -117,13 +117,13 @@ class RedisFrontier:
         self._clock = clock or time.monotonic
         self._job: SharedJob | None = None
         self._partitions = Partitions(self._worker, partitions)
-        self._out: dict[int, Claimed] = {}
+        self._claims: dict[int, Claimed] = {}
         """Claims of this worker, by ticket."""
-        self._told: set[int] = set()
+        self._unconfirmed: set[int] = set()
         """Tickets of claims whose end was sent but not confirmed: only this worker can have ended them."""
         self._full: set[str] = set()
         """Registered domains that reached their share of slots at the last claim."""
-        self._looked_at = self._beaten_at = -NEVER
+        self._polled_at = self._heartbeat_at = -NEVER
         self._is_closed = False
 
     @property
@@ -152,7 +152,7 @@ class RedisFrontier:
             replies = await self._registry.demand(calls + (beside or []))
             beside = None
             for (partition, _), reply in zip(pieces, replies, strict=False):
-                added += redis_codec.read_number(self._hear(partition, reply).answer)
+                added += redis_codec.read_number(self._learn(partition, reply).answer)
         if beside:
             await self._registry.demand(beside)
         return added
@@ -216,10 +216,10 @@ class RedisFrontier:
                 raise
             for partition, reply in zip(asked, replies, strict=True):
                 if not isinstance(reply, CurtsyError):
-                    handed = redis_codec.read_handed(self._hear(partition, reply).answer)
+                    handed = redis_codec.read_handed(self._learn(partition, reply).answer)
                     claimed += [redis_codec.claimed_of(each, until, partition, job.partitions) for each in handed]
                     held.update(site_of(each.host) for each in handed)
-            self._out.update((each.ticket, each) for each in claimed)
+            self._claims.update((each.ticket, each) for each in claimed)
             errors = [reply for reply in replies if isinstance(reply, CurtsyError)]
             if errors and not claimed:
                 raise errors[0]
@@ -249,7 +249,7 @@ class RedisFrontier:
         reply, a claim may still expire. No page is lost then: both workers write it.
         """
         job = await self._opened()
-        noting = self._noting(job, notes or {})
+        noting = self._note_calls(job, notes or {})
         # A single server runs calls in order, so no kill falls between the notes and the ends. A cluster has many
         # servers, so there the notes go first.
         first, last = (noting, []) if self._registry.server.address.kind == "cluster" else ([], noting)
@@ -258,7 +258,7 @@ class RedisFrontier:
         lost = (await self.keep(claims)).count(False)
         if lost:
             raise Lapsed(f"{lost} of {len(claims)} claims are another's now, so none was ended. End the others alone.")
-        self._told.update(claimed.ticket for claimed in claims)
+        self._unconfirmed.update(claimed.ticket for claimed in claims)
         batches: dict[int, list[int]] = {}
         words: dict[int, list[Any]] = {}
         for place, ending in enumerate(endings):
@@ -270,19 +270,19 @@ class RedisFrontier:
         ended = [False] * len(endings)
         for (partition, places), reply in zip(batches.items(), replies, strict=True):
             for place, answer in zip(
-                places, redis_codec.read_numbers(self._hear(partition, reply).answer), strict=True
+                places, redis_codec.read_numbers(self._learn(partition, reply).answer), strict=True
             ):
                 ended[place] = bool(answer)
         for claimed in claims:
-            self._out.pop(claimed.ticket, None)
-            self._told.discard(claimed.ticket)
+            self._claims.pop(claimed.ticket, None)
+            self._unconfirmed.discard(claimed.ticket)
         return ended
 
     async def pass_over(self, url: str, other: str) -> bool:
         """Skip a page unless `other` was skipped; return whether it was."""
         job = await self._opened()
         here, there = (self._partitions.of(site_of(host_of(each))) for each in (url, other))
-        mark, others = fingerprint(left_out(url)), fingerprint(left_out(other))
+        mark, others = fingerprint(skip_mark(url)), fingerprint(skip_mark(other))
         if here == there:
             return await self._pass_over(job, here, mark, others)
         # The second check after the mark: of two workers that do this at once, at least one sees the other's mark.
@@ -294,7 +294,7 @@ class RedisFrontier:
 
     async def _pass_over(self, job: SharedJob, partition: int, mark: int | str, other: int | str) -> bool:
         [reply] = await self._registry.demand([self._call(job, PASS_OVER, partition, mark, other)])
-        return bool(redis_codec.read_number(self._hear(partition, reply).answer))
+        return bool(redis_codec.read_number(self._learn(partition, reply).answer))
 
     async def renew(self, claimed: Claimed) -> Claimed | None:
         """Restart the lease; return None if the claim is invalid."""
@@ -304,8 +304,8 @@ class RedisFrontier:
     async def keep(self, claims: Sequence[Claimed]) -> list[bool]:
         """Renew the claims that must be treated as expired; return which of all are valid."""
         now = self._clock()
-        late = [each for each in claims if self._out.get(each.ticket, each).leased_until <= now]
-        late = [each for each in late if each.ticket not in self._told]
+        late = [each for each in claims if self._claims.get(each.ticket, each).leased_until <= now]
+        late = [each for each in late if each.ticket not in self._unconfirmed]
         renewals = zip(late, await self._renew(late), strict=True)
         lost = {claimed.ticket for claimed, renewed in renewals if renewed is None}
         return [claimed.ticket not in lost for claimed in claims]
@@ -321,11 +321,11 @@ class RedisFrontier:
         ]
         renewals: list[Claimed | None] = []
         for partition, claimed, reply in zip(partitions, claims, await self._registry.demand(calls), strict=True):
-            if redis_codec.read_number(self._hear(partition, reply).answer):
-                renewed = self._out[claimed.ticket] = msgspec.structs.replace(claimed, leased_until=until)
+            if redis_codec.read_number(self._learn(partition, reply).answer):
+                renewed = self._claims[claimed.ticket] = msgspec.structs.replace(claimed, leased_until=until)
                 renewals.append(renewed)
             else:
-                self._out.pop(claimed.ticket, None)
+                self._claims.pop(claimed.ticket, None)
                 renewals.append(None)
         return renewals
 
@@ -347,14 +347,14 @@ class RedisFrontier:
         The partitions are read one after another, so a page that ends may add URLs to one that was read as empty. All
         must be idle in two passes with nothing added in between: then all were empty at one instant.
         """
-        reports = await self._look(job)
-        again = await self._look(job)
+        reports = await self._poll(job)
+        again = await self._poll(job)
         both = zip(reports, again, strict=True)
         return all(one.is_idle and other.is_idle and one.added == other.added for one, other in both)
 
     async def counts(self) -> Counts:
         """Return the counts over all workers."""
-        return total(await self._look(await self._opened()))
+        return total(await self._poll(await self._opened()))
 
     async def busiest(self, limit: int) -> list[HostQueue]:
         """Return no hosts: finding them would mean reading all hosts of all partitions."""
@@ -372,7 +372,7 @@ class RedisFrontier:
 
     async def note(self, notes: Mapping[str, Any]) -> None:
         """Store plain values by name, common to all workers."""
-        await self._registry.demand(self._noting(await self._opened(), notes))
+        await self._registry.demand(self._note_calls(await self._opened(), notes))
 
     async def notes(self) -> dict[str, Any]:
         """Return all stored notes."""
@@ -396,11 +396,11 @@ class RedisFrontier:
 
     async def _give_back(self, job: SharedJob) -> None:
         calls = [Call(("ZREM", f"{home(self._name)}:workers", self._worker))]
-        for claimed in self._out.values():
+        for claimed in self._claims.values():
             words = redis_codec.back_words(claimed, job.partitions, None)
             calls.append(self._call(job, END, self._partitions.of(site_of(claimed.host)), *words))
         await self._registry.ask(calls)
-        self._out.clear()
+        self._claims.clear()
 
     async def _opened(self) -> SharedJob:
         if self._is_closed:
@@ -413,30 +413,30 @@ class RedisFrontier:
     async def _keep_up(self, job: SharedJob) -> None:
         """Send the heartbeat, and read which workers are present and what they added."""
         now = self._now()
-        if now >= self._beaten_at + BEAT_EVERY * SECOND:
+        if now >= self._heartbeat_at + BEAT_EVERY * SECOND:
             words = (self._registry.now(), job.born, self._worker, round(PRESENCE * SECOND))
             [workers] = await self._registry.demand([BEAT.on(home(self._name), *words)])
             self._partitions.share(worker.decode() for worker in workers)
-            self._beaten_at = now
-        if now >= self._looked_at + LOOK * SECOND:
-            await self._look(job)
-            self._looked_at = now
+            self._heartbeat_at = now
+        if now >= self._polled_at + LOOK * SECOND:
+            await self._poll(job)
+            self._polled_at = now
 
-    async def _look(self, job: SharedJob) -> list[redis_codec.Report]:
+    async def _poll(self, job: SharedJob) -> list[redis_codec.Report]:
         """Return a report on each partition."""
         calls = [self._call(job, CLAIM, number, 0, 0, "") for number in range(job.partitions)]
-        return [self._hear(number, reply) for number, reply in enumerate(await self._registry.demand(calls))]
+        return [self._learn(number, reply) for number, reply in enumerate(await self._registry.demand(calls))]
 
     def _call(self, job: SharedJob, script: Script, partition: int, *words: Any) -> Call:
         grace = self._partitions.grace(partition)
         return script.on(job.base(partition), self._registry.now(), self._worker, grace, *words)
 
-    def _hear(self, partition: int, reply: Any) -> redis_codec.Report:
+    def _learn(self, partition: int, reply: Any) -> redis_codec.Report:
         report = redis_codec.read_report(reply)
         self._partitions.learn(partition, report.wait, self._now())
         return report
 
-    def _noting(self, job: SharedJob, notes: Mapping[str, Any]) -> list[Call]:
+    def _note_calls(self, job: SharedJob, notes: Mapping[str, Any]) -> list[Call]:
         pairs = [(name, msgspec.json.encode(value)) for name, value in notes.items()]
         return [
             NOTE.on(home(self._name), "", job.born, *itertools.chain(*pairs[start : start + _NOTES]))

@@ -1,10 +1,15 @@
-"""Codec of the values that a shared frontier exchanges with its Redis scripts."""
+"""Codec of the calls and values that a shared frontier exchanges with its Redis scripts.
+
+A script's KEYS are the common prefix of its keys and a name that never exists. While a cluster moves a slot, it answers
+TRYAGAIN to a call that names a missing key. So no script runs where some of its keys have not arrived, though it names
+none of them.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,6 +22,29 @@ Group = tuple[str, int, str]
 
 _MIDDLE = 1 << 52
 """Offset that makes ranks non-negative. The sum stays below 2^53, up to which Lua counts exactly."""
+
+
+class Script(NamedTuple):
+    """Lua script with the SHA-1 by which a server caches it."""
+
+    source: str
+    sha: str
+
+    def on(self, base: str, *arguments: Any) -> Call:
+        """Return a call of the script on the keys that begin with `base`."""
+        return Call(("EVALSHA", self.sha, 2, base, f"{base}:moving", *arguments), self)
+
+
+class Call(NamedTuple):
+    """Command to send."""
+
+    words: tuple[Any, ...]
+    script: Script | None = None
+
+    def spelled_out(self) -> Call:
+        """Return the call with the script's source for a server that has not cached it."""
+        assert self.script is not None
+        return Call(("EVAL", self.script.source, *self.words[2:]), self.script)
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -13,7 +13,7 @@ new creation time, and so other keys: a worker on the old job cannot touch them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -22,11 +22,10 @@ import msgspec
 from curtsy.core.errors import CurtsyError, PolicyError
 from curtsy.core.message import SECOND
 from curtsy.crawling.frontier.protocol import Counts
-from curtsy.crawling.frontier.redis_call import Call, send
-from curtsy.crawling.frontier.redis_codec import Report, read_report
+from curtsy.crawling.frontier.redis_codec import Call, Report, read_report
 from curtsy.crawling.frontier.scripts import CLAIM, GONE, OPEN, PRESENT
-from curtsy.stores.pipeline import Pipeline
-from curtsy.stores.redis_server import Server
+from curtsy.stores.redis import Connection
+from curtsy.stores.redis_server import Moving, NoScript, Server
 
 PARTITIONS = 64
 """Partitions of a new job: enough for a cluster's nodes and a hundred workers, few enough to read all."""
@@ -43,6 +42,9 @@ FORMAT = 3
 _PREFIX = "curtsy:"
 _NAMES = f"{_PREFIX}crawls"
 _BATCH = 500
+
+_PAUSE = 0.05
+"""Seconds between two tries while a slot is being moved."""
 
 
 class JobGone(PolicyError):
@@ -92,7 +94,7 @@ class RedisJobs:
     def __init__(self, url: str, *, timeout: float = TIMEOUT, clock: Callable[[], float] | None = None) -> None:
         self.server = Server(url, None, _PREFIX, timeout)
         self.clock = clock
-        self._line: Pipeline | None = None
+        self._line: Connection | None = None
 
     def now(self) -> str:
         """Return the time argument of scripts: empty, or the microseconds of `clock` in tests."""
@@ -101,8 +103,8 @@ class RedisJobs:
     async def ask(self, calls: list[Call]) -> list[Any]:
         """Send all calls at once; return the replies, with a CurtsyError in place of each failed one."""
         if self._line is None:
-            self._line = Pipeline(self.server, asyncio.get_running_loop())
-        replies = await self._line.call(lambda client: send(calls, client)) if calls else []
+            self._line = Connection(self.server)
+        replies = await self._line.call(lambda client: _send(calls, client)) if calls else []
         return [self._failed(each) if isinstance(each, BaseException) else each for each in replies]
 
     async def demand(self, calls: list[Call]) -> list[Any]:
@@ -116,8 +118,8 @@ class RedisJobs:
     def _failed(self, error: BaseException) -> CurtsyError:
         if str(error).startswith(GONE):
             return JobGone(
-                f"{self.server.address.shown} does not have the job any more: it was forgotten, begun anew by somebody "
-                "else, or lost with the server's memory. Start it again."
+                f"{self.server.address.shown} does not have the job any more: it was deleted, restarted by another "
+                "process, or lost with the server's memory. Start it again."
             )
         return self.server.failed(error)
 
@@ -137,11 +139,11 @@ class RedisJobs:
         shown = self.server.address.shown
         if others:
             raise PolicyError(
-                f"the job {name!r} on {shown} cannot be begun anew, for {others} others are at work on it, or were "
-                f"{PRESENCE:g} s ago. Stop them first, or join them without a fresh start."
+                f"the job {name!r} on {shown} cannot be restarted, because {others} other workers run it, or did "
+                f"{PRESENCE:g} s ago. Stop them first, or join them without --restart."
             )
         if format != FORMAT:
-            which, remedy = ("a later", "Upgrade this one") if format > FORMAT else ("an earlier", "Begin it anew")
+            which, remedy = ("a later", "Upgrade this one") if format > FORMAT else ("an earlier", "Restart it")
             raise PolicyError(f"the job {name!r} on {shown} was begun by {which} curtsy. {remedy}.")
         job = SharedJob(name, born, count)
         # Scripts refuse a partition without a ticket, so a worker's late call cannot recreate a forgotten one.
@@ -210,6 +212,39 @@ class RedisJobs:
         line, self._line = self._line, None
         if line is not None:
             await line.close()
+
+
+async def _send(calls: Sequence[Call], client: Any) -> list[Any]:
+    """Send all calls at once; return the replies, errors included.
+
+    It retries until every slot has arrived, so the caller must set a timeout.
+    """
+    replies: list[Any] = [None] * len(calls)
+    left = dict(enumerate(calls))
+    task = asyncio.current_task()
+    assert task is not None
+    cancelled = task.cancelling()
+    while left:
+        got = dict(zip(left, await _exchange(list(left.values()), client), strict=True))
+        unknown = {place: left[place].spelled_out() for place, reply in got.items() if isinstance(reply, NoScript)}
+        if unknown:
+            got.update(zip(unknown, await _exchange(list(unknown.values()), client), strict=True))
+        for place, reply in got.items():
+            replies[place] = reply
+        left = {place: left[place] for place, reply in got.items() if type(reply) in Moving}
+        if left:
+            if task.cancelling() > cancelled:  # redis-py may report a cancellation as a failed reply
+                raise asyncio.CancelledError
+            await asyncio.sleep(_PAUSE)
+    return replies
+
+
+async def _exchange(calls: list[Call], client: Any) -> list[Any]:
+    async with client.pipeline(transaction=False) as pipeline:
+        for call in calls:
+            pipeline.execute_command(*call.words)
+        replies: list[Any] = await pipeline.execute(raise_on_error=False)
+        return replies
 
 
 async def forget(url: str, job: str) -> bool:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 
-from curtsy.crawling.frontier.redis_call import Script
+from curtsy.crawling.frontier.redis_codec import Script
 
 GONE = "JOBGONE"
 """Prefix of the error for a missing job or partition."""

@@ -1,20 +1,25 @@
 """Tables of the URLs of a crawl: those queued, by host, and the set of all ever seen.
 
-A frontier is a host schedule, which picks the next host, over a URL table. `MemoryUrlTable` is the table in memory;
-`durable.py` has the one on disk.
+A frontier is a host schedule, which picks the next host, over a URL table. `MemoryUrlTable` is the table in memory.
+A SQLite table in memory would take a third of its memory, but four to seven times its time. `sqlite_table.py` has the
+table on disk.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import zlib
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from itertools import islice
+from typing import Any, Protocol, overload
 
 import msgspec
 
 from curtsy.core.secrets import masked_repr
+from curtsy.crawling.frontier.protocol import Counts
 
 DEEPEST = 0xFFFF
 """Largest depth that is stored; greater depths count as this one."""
@@ -28,11 +33,15 @@ PACK, LONG_PACK = 100, 16_384
 A sitemap may list 50 MB of URLs. The links of most pages are too short to be worth compressing.
 """
 
+BLOCK = 1000
+"""URLs that `PackedUrls` compresses together."""
+
+_NO_TRANSACTION = contextlib.nullcontext()
 _blake2b = hashlib.blake2b
 
 
-class LentUrl(msgspec.Struct, frozen=True, gc=False):
-    """URL that was lent to a worker and is to be taken back, finished or failed."""
+class UrlRow(msgspec.Struct, frozen=True, gc=False):
+    """URL of a table that is leased to a worker, until it is put back, finished or failed."""
 
     id: int
     url: str
@@ -40,7 +49,7 @@ class LentUrl(msgspec.Struct, frozen=True, gc=False):
     rank: int
     parent: str | None
     tries: int
-    """Number of earlier loans that ended by a killed process or an expired lease."""
+    """Number of earlier leases that ended by a killed process or an expiry."""
 
     host_pages: int
     """Pages fetched from the host so far."""
@@ -55,22 +64,25 @@ class Totals(msgspec.Struct, gc=False, array_like=True):
     done: int = 0
     failed: int = 0
 
+    def counts(self, *, leased: int, hosts: int) -> Counts:
+        """Return the counts, with the number of leased URLs and of hosts."""
+        return Counts(self.added - self.done - self.failed - leased, leased, self.done, self.failed, hosts)
+
 
 class UrlTable(Protocol):
-    """Interface of the URL tables. Hosts are identified by small numbers, from 1."""
+    """Interface of the URL tables. Hosts are identified by small numbers, from 1.
+
+    Calls that change the table require a transaction.
+    """
 
     totals: Totals
 
-    def begin(self) -> None:
-        """Begin a transaction."""
-        ...
+    def transaction(self, undone: Callable[[], None]) -> AbstractContextManager[None]:
+        """Return a context manager that makes the changes within it one transaction.
 
-    def commit(self) -> None:
-        """Commit the transaction."""
-        ...
-
-    def roll_back(self) -> bool:
-        """Undo all changes since `begin`; return False if that is impossible and they remain."""
+        If the block raises, a table on disk undoes the changes and calls `undone`; then the caller must read `queues`
+        again. A table in memory keeps the changes.
+        """
         ...
 
     def number(self, host: str) -> int:
@@ -93,38 +105,38 @@ class UrlTable(Protocol):
         """Store the URLs of one host that were never seen; return how many were new."""
         ...
 
-    def mark(self, host: int, urls: Sequence[str]) -> int:
-        """Count URLs of one host as seen; return how many were new."""
+    def mark(self, host: int, url: str) -> bool:
+        """Count a URL of a host as seen; return whether it is new."""
         ...
 
     def has_seen(self, host: int, url: str) -> bool:
         """Return whether a URL of a host was ever stored or marked."""
         ...
 
-    def lend(self, host: int, out: Container[int], count: int) -> LentUrl:
-        """Lend the first URL of a host that is not in `out`.
+    def take(self, host: int, leased: Container[int], count: int) -> UrlRow:
+        """Return the first URL of a host that is not leased, and count a try.
 
-        `out` holds the ids of lent URLs, and `count` is how many of them belong to the host. The host must have another
-        URL.
+        `leased` holds the ids of leased URLs, and `count` is how many of them belong to the host. The host must have
+        another URL.
         """
         ...
 
-    def take_back(self, lent: LentUrl, *, heard: bool, last: bool = False) -> None:
-        """Queue a lent URL again at its old position; with `last`, at a priority one lower.
+    def put_back(self, row: UrlRow, *, is_answered: bool, last: bool = False) -> None:
+        """Queue a leased URL again at its old position; with `last`, at a priority one lower.
 
-        With `heard`, the loan does not count among the URL's tries.
+        With `is_answered`, the lease does not count among the URL's tries. Without both, no transaction is required.
         """
         ...
 
-    def finish(self, lent: LentUrl, *, is_page: bool) -> None:
-        """Remove a lent URL that is done; with `is_page`, count a page for its host."""
+    def finish(self, row: UrlRow, *, is_page: bool) -> None:
+        """Remove a leased URL that is done; with `is_page`, count a page for its host."""
         ...
 
-    def fail(self, lent: LentUrl, reason: str) -> None:
-        """Remove a lent URL that failed, and store the reason."""
+    def fail(self, row: UrlRow, reason: str) -> None:
+        """Remove a leased URL that failed, and store the reason."""
         ...
 
-    def failures(self) -> Iterator[tuple[str, str]]:
+    def failures(self) -> list[tuple[str, str]]:
         """Return the failed URLs, each with its reason, in order."""
         ...
 
@@ -136,8 +148,8 @@ class UrlTable(Protocol):
         """Return all stored notes."""
         ...
 
-    def waiting(self) -> Iterable[tuple[int, int, str]]:
-        """Return each host that has queued or lent URLs: its number, their count, its name."""
+    def queues(self) -> Iterable[tuple[int, int, str]]:
+        """Return each host that has queued or leased URLs: its number, their count, its name."""
         ...
 
     def close(self) -> None:
@@ -181,15 +193,7 @@ def fingerprint(url: str) -> int:
     return int.from_bytes(_blake2b(url.encode(), digest_size=8).digest(), "little", signed=True)
 
 
-def _packed(urls: Sequence[str]) -> bytes:
-    return zlib.compress("\n".join(urls).encode(), 1)
-
-
-def _unpacked(pack: bytes) -> list[str]:
-    return zlib.decompress(pack).decode().split("\n")
-
-
-def left_out(url: str) -> str:
+def skip_mark(url: str) -> str:
     """Return the key that marks a page as skipped among the URLs seen.
 
     It is distinct from every URL because canonical URLs have no `#`.
@@ -217,15 +221,9 @@ class MemoryUrlTable:
         self._notes: dict[str, Any] = {}
         self._last = 0
 
-    def begin(self) -> None:
-        """Do nothing: the table has no transactions."""
-
-    def commit(self) -> None:
-        """Do nothing."""
-
-    def roll_back(self) -> bool:
-        """Return False: changes cannot be undone."""
-        return False
+    def transaction(self, undone: Callable[[], None]) -> AbstractContextManager[None]:
+        """Return a context manager without effect: changes cannot be undone."""
+        return _NO_TRANSACTION
 
     def number(self, host: str) -> int:
         """Return the number of a host; assign one to a new host."""
@@ -252,70 +250,62 @@ class MemoryUrlTable:
     def put(self, host: int, urls: Sequence[str], rank: int, parent: str | None) -> int:
         """Store the URLs of one host that were never seen; return how many were new."""
         queue = self._queues[host]
-        new = self._unseen(urls)
+        new = [url for url in urls if self.mark(host, url)]
         for start in range(0, len(new), PACK):
             part = new[start : start + PACK]
             size = sum(map(len, part))
-            for item in part if size < LONG_PACK else (_packed(part),):
+            for item in part if size < LONG_PACK else (pack(part),):
                 heappush(queue, (rank, self._last + 1, item, parent))
                 self._last += len(part) if isinstance(item, bytes) else 1
         self.totals.added += len(new)
         return len(new)
 
-    def mark(self, host: int, urls: Sequence[str]) -> int:
-        """Count URLs of one host as seen; return how many were new."""
-        return len(self._unseen(urls))
+    def mark(self, host: int, url: str) -> bool:
+        """Count a URL as seen; return whether it is new."""
+        count = len(self._seen)
+        self._seen.add(fingerprint(url))
+        return len(self._seen) > count
 
     def has_seen(self, host: int, url: str) -> bool:
-        """Return whether a URL of a host was ever stored or marked."""
+        """Return whether a URL was ever stored or marked."""
         return fingerprint(url) in self._seen
 
-    def _unseen(self, urls: Sequence[str]) -> list[str]:
-        seen = self._seen
-        new = []
-        for url in urls:
-            key = fingerprint(url)
-            if key not in seen:
-                seen.add(key)
-                new.append(url)
-        return new
-
-    def lend(self, host: int, out: Container[int], count: int) -> LentUrl:
-        """Lend the first URL of a host. Lent URLs are not in its queue."""
+    def take(self, host: int, leased: Container[int], count: int) -> UrlRow:
+        """Return the first URL of a host, and count a try. Leased URLs are not in its queue."""
         queue = self._queues[host]
         rank, number, url, parent = heappop(queue)
         if isinstance(url, bytes):
-            url, *rest = _unpacked(url)
+            url, *rest = unpack(url)
             for place, other in enumerate(rest, number + 1):
                 heappush(queue, (rank, place, other, parent))
         tries = self._tries.get(number, 0)
         self._tries[number] = tries + 1
-        return LentUrl(number, url, self._names[host], rank, parent, tries, self._pages[host])
+        return UrlRow(number, url, self._names[host], rank, parent, tries, self._pages[host])
 
-    def take_back(self, lent: LentUrl, *, heard: bool, last: bool = False) -> None:
-        """Queue a lent URL again at its old position; with `last`, at a priority one lower."""
-        rank = demoted(lent.rank) if last else lent.rank
-        heappush(self._queues[self._numbers[lent.host]], (rank, lent.id, lent.url, lent.parent))
-        if heard:
-            self._tries[lent.id] = lent.tries
-            if not lent.tries:
-                del self._tries[lent.id]
+    def put_back(self, row: UrlRow, *, is_answered: bool, last: bool = False) -> None:
+        """Queue a leased URL again at its old position; with `last`, at a priority one lower."""
+        rank = demoted(row.rank) if last else row.rank
+        heappush(self._queues[self._numbers[row.host]], (rank, row.id, row.url, row.parent))
+        if is_answered:
+            self._tries[row.id] = row.tries
+            if not row.tries:
+                del self._tries[row.id]
 
-    def finish(self, lent: LentUrl, *, is_page: bool) -> None:
-        """Remove a lent URL that is done; with `is_page`, count a page for its host."""
+    def finish(self, row: UrlRow, *, is_page: bool) -> None:
+        """Remove a leased URL that is done; with `is_page`, count a page for its host."""
         self.totals.done += 1
-        self._pages[self._numbers[lent.host]] += is_page
-        del self._tries[lent.id]
+        self._pages[self._numbers[row.host]] += is_page
+        del self._tries[row.id]
 
-    def fail(self, lent: LentUrl, reason: str) -> None:
-        """Remove a lent URL that failed, and store the reason."""
+    def fail(self, row: UrlRow, reason: str) -> None:
+        """Remove a leased URL that failed, and store the reason."""
         self.totals.failed += 1
-        del self._tries[lent.id]
-        self._failures.append((lent.url, reason))
+        del self._tries[row.id]
+        self._failures.append((row.url, reason))
 
-    def failures(self) -> Iterator[tuple[str, str]]:
+    def failures(self) -> list[tuple[str, str]]:
         """Return the failed URLs, each with its reason, in order."""
-        return iter(tuple(self._failures))
+        return list(self._failures)
 
     def note(self, notes: Mapping[str, Any]) -> None:
         """Store plain values by name."""
@@ -325,9 +315,64 @@ class MemoryUrlTable:
         """Return all stored notes."""
         return dict(self._notes)
 
-    def waiting(self) -> Iterable[tuple[int, int, str]]:
+    def queues(self) -> Iterable[tuple[int, int, str]]:
         """Return nothing: a new table in memory is empty."""
         return ()
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def pack(urls: Sequence[str]) -> bytes:
+    """Return URLs as compressed text."""
+    return zlib.compress("\n".join(urls).encode(), 1)
+
+
+def unpack(data: bytes) -> list[str]:
+    """Return the URLs in compressed text."""
+    return zlib.decompress(data).decode().split("\n")
+
+
+class PackedUrls(Sequence[str]):
+    """Append-only compressed sequence of canonical URLs, at a tenth of their size; a sitemap may list 50 MB of them.
+
+    It is efficient to read from its beginning.
+    """
+
+    __slots__ = ("_blocks", "_last")
+
+    def __init__(self, urls: Iterable[str] = ()) -> None:
+        self._blocks: list[bytes] = []
+        self._last: list[str] = []
+        for url in urls:
+            self.append(url)
+
+    def append(self, url: str) -> None:
+        """Append a URL."""
+        self._last.append(url)
+        if len(self._last) == BLOCK:
+            self._blocks.append(pack(self._last))
+            self._last = []
+
+    def __len__(self) -> int:
+        return BLOCK * len(self._blocks) + len(self._last)
+
+    def __iter__(self) -> Iterator[str]:
+        for block in self._blocks:
+            yield from unpack(block)
+        yield from self._last
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, place: int | slice) -> str | Sequence[str]:
+        if isinstance(place, int):
+            return next(islice(self[place:], 1)) if place >= 0 else list(self)[place]
+        start, stop, step = place.indices(len(self))
+        rest = PackedUrls()
+        rest._blocks, rest._last = self._blocks[start // BLOCK :], self._last
+        if start % BLOCK:
+            rest = PackedUrls(islice(rest, start % BLOCK, None))
+        return rest if place.stop is None and step == 1 else list(islice(rest, 0, stop - start, step))

@@ -13,107 +13,16 @@ no duplicate pages.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
-
-import msgspec
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from curtsy.core.errors import PolicyError
-from curtsy.crawling.page import CrawledPage, Skipped
+from curtsy.crawling.outputs.protocol import Output
+from curtsy.engine.arguments import wrong
 from curtsy.stores.url import check_path
 
 if TYPE_CHECKING:
     from curtsy.crawling.outputs.entry import BodyForm
-
-
-class Output(Protocol):
-    """Interface of an output.
-
-    The order of calls is: open; then page, skipped and flush, any number of times; then close. One thread calls at a
-    time, but not always the same one, because large pages are written in a thread.
-    """
-
-    @property
-    def name(self) -> str:
-        """Return its kind and path, unique among the crawl's outputs and equal at every start."""
-        ...
-
-    def open(self, state: Any | None) -> None:
-        """Start an output, or resume it at `state`, the last recorded result of `flush`. None starts a new one.
-
-        It writes nothing yet. If the caller records a first `flush` before the first page, it can always resume. A
-        failed output may be opened again with the state recorded last.
-
-        If a file is shorter than its state, writing resumes at its end, and a warning is logged. A file of other
-        content is never overwritten: NotWritten is raised. With `state` None, that is any file that is not empty.
-        """
-        ...
-
-    def page(self, page: CrawledPage) -> None:
-        """Write a page. Raises NotWritten if that fails, as on a full disk.
-
-        Then the output is as after the last `flush`, and accepts nothing more until it is opened again.
-        """
-        ...
-
-    def skipped(self, skipped: Skipped) -> None:
-        """Write a URL without a page."""
-        ...
-
-    def flush(self) -> Any:
-        """Pass all data to the system, so that it survives a kill; return a plain value for `open`.
-
-        A power cut may lose the end of a file. Then `open` finds it shorter.
-        """
-        ...
-
-    def close(self) -> None:
-        """Close it. Idempotent."""
-        ...
-
-
-@runtime_checkable
-class Archive(Output, Protocol):
-    """Output that also stores redirects, without which links in an archive could not be followed."""
-
-    def redirect(self, page: CrawledPage) -> None:
-        """Write the response of a redirect."""
-        ...
-
-
-@runtime_checkable
-class Stream(Output, Protocol):
-    """Output that may be a pipe or a terminal, which cannot be truncated."""
-
-    @property
-    def is_stream(self) -> bool:
-        """Return whether it is a stream. A stream gets each entry once, and keeps its unsent bytes."""
-        ...
-
-    def check(self) -> None:
-        """Raise NotWritten if its reader has closed it."""
-        ...
-
-
-class Written(msgspec.Struct, frozen=True):
-    """Actual contents of an output."""
-
-    name: str
-    """Kind and path of the output."""
-
-    entries: int
-    """Pages, or rows of a table."""
-
-    missing: int
-    """Entries that were written but are absent, because the output was cut or removed meanwhile."""
-
-
-@runtime_checkable
-class Counted(Output, Protocol):
-    """Output that counts its contents."""
-
-    def written(self) -> Written:
-        """Return its contents over all runs."""
-        ...
 
 
 KINDS = ("jsonl", "warc", "folder", "csv")
@@ -156,3 +65,21 @@ def open_output(text: str, *, body: BodyForm = "none", mask_secrets: bool = True
     from curtsy.crawling.outputs.jsonlines import JsonLines
 
     return JsonLines(path, body=body, mask_secrets=mask_secrets)
+
+
+def open_outputs(outputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Output]) -> list[Output]:
+    """Return the outputs to write to. A path becomes an output by its ending. Raises PolicyError."""
+    if isinstance(outputs, str | os.PathLike):
+        return [open_output(os.fspath(outputs))]
+    if isinstance(outputs, bytes) or not isinstance(outputs, Iterable):
+        raise wrong("outputs", outputs, "a path such as 'pages.jsonl', or a list of paths and outputs")
+    return [_opened(f"outputs[{index}]", each) for index, each in enumerate(outputs)]
+
+
+def _opened(name: str, given: str | os.PathLike[str] | Output) -> Output:
+    if isinstance(given, str | os.PathLike):
+        return open_output(os.fspath(given))
+    methods = ("open", "page", "skipped", "flush", "close")
+    if isinstance(given, type) or not all(callable(getattr(given, each, None)) for each in methods):
+        raise wrong(name, given, "a path such as 'pages.jsonl', or an output such as JsonLines('pages.jsonl')")
+    return given

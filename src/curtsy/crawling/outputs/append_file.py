@@ -165,8 +165,8 @@ class AppendFile:
             lost += max(0, flushed.entries - entries)
             _log.warning(
                 f"{self.path} has {found:,} bytes, where this crawl had written {flushed.size:,}: it was cut or "
-                f"removed since. The crawl goes on after {size:,} bytes, and {flushed.entries - entries:,} entries are "
-                "not in it any more. Start the crawl over (--fresh, fresh=True) to have them all."
+                f"removed since. The crawl resumes after {size:,} bytes, and {flushed.entries - entries:,} entries are "
+                "not in it any more. Start the crawl over (--restart, fresh=True) to get all pages."
             )
         file.truncate(size)
         self._begin(file, size, entries, lost)
@@ -366,13 +366,13 @@ def not_written(path: str, error: OSError) -> NotWritten:
         return NotWritten(f"standard output could not be written: {why}. Look at where it goes.")
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT | errno.EFBIG:
-            advice = "Make room, then start the crawl again: it goes on where it was."
+            advice = "Make room, then start the crawl again: it resumes."
         case errno.EACCES | errno.EPERM | errno.EROFS:
             advice = "Let it be written, or choose another place."
         case errno.EISDIR | errno.ENOTDIR | errno.EEXIST | errno.ENAMETOOLONG:
             advice = "Choose another name."
         case _:
-            advice = "Check the disk, then start the crawl again: it goes on where it was."
+            advice = "Check the disk, then start the crawl again: it resumes."
     return NotWritten(f"{path} could not be written: {why}. {advice}", path)
 
 
@@ -391,7 +391,7 @@ def replaced(path: str) -> NotWritten:
     return NotWritten(
         f"{path} is not the file that this crawl has written: it was replaced or changed since, and is left as it is. "
         "Put the crawl's own file back; or name another output, in which the earlier pages are missing; or start the "
-        "crawl over with another output (--fresh, fresh=True).",
+        "crawl over with another output (--restart, fresh=True).",
         path,
         is_lasting=True,
     )

@@ -16,7 +16,7 @@ from curtsy.core.charset import decode
 from curtsy.core.message import Headers
 from curtsy.core.record import FetchRecord
 from curtsy.core.secrets import mask_url
-from curtsy.crawling.page import CrawledPage
+from curtsy.crawling.results import CrawledPage
 
 BodyForm = Literal["none", "text", "base64"]
 """Form of a body in an entry: absent, decoded by its encoding, or byte for byte."""

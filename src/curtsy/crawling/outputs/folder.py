@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 
 from curtsy.core.errors import NotWritten
-from curtsy.crawling.outputs import Written
 from curtsy.crawling.outputs.append_file import AppendFile, End, foreign, not_written, read_state, whole_lines
 from curtsy.crawling.outputs.entry import encode, entry_of
-from curtsy.crawling.page import CrawledPage, Skipped
+from curtsy.crawling.outputs.protocol import Written
+from curtsy.crawling.results import CrawledPage, SkippedUrl
 from curtsy.stores.url import check_path
 from curtsy.system.own_file import create_own
 
@@ -148,7 +148,7 @@ class Folder:
             self._take_back()
             raise
 
-    def skipped(self, skipped: Skipped) -> None:
+    def skipped(self, skipped: SkippedUrl) -> None:
         """Ignore it."""
 
     def flush(self) -> dict[str, Any]:

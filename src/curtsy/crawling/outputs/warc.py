@@ -21,9 +21,10 @@ import msgspec
 
 from curtsy import __version__
 from curtsy.core.errors import NotWritten, PolicyError
-from curtsy.crawling.outputs import Written, warc_records
+from curtsy.crawling.outputs import warc_records
 from curtsy.crawling.outputs.append_file import AppendFile, End, foreign, not_written, read_state, whole_lines
-from curtsy.crawling.page import CrawledPage, Skipped
+from curtsy.crawling.outputs.protocol import Written
+from curtsy.crawling.results import CrawledPage, SkippedUrl
 from curtsy.stores.url import check_path
 from curtsy.system.log import library_logger
 
@@ -118,7 +119,7 @@ class Warc:
         if self._since is not None and not os.path.exists(f"{self._since}.payloads.txt"):
             raise PolicyError(
                 f"since = {self._since!r} must be an archive that curtsy wrote, but there is no "
-                f"{self._since}.payloads.txt. Leave it out to archive everything anew."
+                f"{self._since}.payloads.txt. Leave it out to archive everything again."
             )
         try:
             if found is None:
@@ -262,7 +263,7 @@ class Warc:
         name = uuid.uuid5(self._archive, str(number))
         return f"WARC/1.1\r\nWARC-Type: warcinfo\r\nWARC-Record-ID: <urn:uuid:{name}>\r\n".encode()
 
-    def skipped(self, skipped: Skipped) -> None:
+    def skipped(self, skipped: SkippedUrl) -> None:
         """Ignore it: there is no response."""
 
     def flush(self) -> dict[str, Any]:

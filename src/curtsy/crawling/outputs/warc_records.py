@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from curtsy.core.message import Headers
 from curtsy.crawling.outputs.entry import HIDDEN
-from curtsy.crawling.page import CrawledPage
+from curtsy.crawling.results import CrawledPage
 
 REQUEST, RESPONSE = "application/http;msgtype=request", "application/http;msgtype=response"
 FIELDS = "application/warc-fields"

@@ -1,4 +1,4 @@
-"""ASGI application of the dashboard: routes and their responses."""
+"""ASGI application of the dashboard: routes, their responses, and actions of the user."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import lru_cache
 from importlib import resources
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from starlette.applications import Starlette
@@ -18,10 +18,13 @@ from starlette.routing import Route
 
 from curtsy import __version__
 from curtsy.cache.keys import PageCache
+from curtsy.core.amendment import Override, Pause, Reset, Resume, amend
 from curtsy.core.errors import CurtsyError, InvalidDomain, PolicyError, StoreError
-from curtsy.core.message import InvalidUrl, Url, parse_domain, parse_url
+from curtsy.core.host import Host
+from curtsy.core.message import InvalidUrl, Now, parse_domain, parse_url
+from curtsy.core.policy import Policy
 from curtsy.core.secrets import mask_url
-from curtsy.observe.dashboard.actions import Action, act
+from curtsy.engine.gate_steps import amended, amended_if_known
 from curtsy.observe.dashboard.board import Board
 from curtsy.observe.dashboard.security import Guard, guarded_names, too_many
 from curtsy.observe.dashboard.stream import Watch
@@ -36,10 +39,11 @@ from curtsy.observe.dashboard.views import (
     policy_of,
     robots_of,
 )
-from curtsy.observe.why import assess, recall
-from curtsy.observe.why_checks import plain_request
+from curtsy.observe.why import explain
 from curtsy.settings import Settings
-from curtsy.stores import Store
+from curtsy.stores import Step, Store
+from curtsy.stores.blocking import for_tasks
+from curtsy.system.log import library_logger
 
 if TYPE_CHECKING:
     from curtsy.observe.metrics import Collector
@@ -53,6 +57,8 @@ FILES = {
 
 MOST_BODY = 16_384
 """Maximum size of a request body in bytes."""
+
+_log = library_logger("dashboard")
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
@@ -179,7 +185,7 @@ class Dashboard:
         if after := self.guard.logins.may_guess(_client(request)):
             return too_many(after)
         if not self.guard.accepts(given.token, _client(request)):
-            return JSONResponse({"error": "token", "message": "That is not the token."}, 401)
+            return JSONResponse({"error": "token", "message": "Wrong token."}, 401)
         return self.guard.admit(_json({"ok": True}))
 
     async def _overview(self, request: Request) -> Response:
@@ -220,15 +226,9 @@ class Dashboard:
         text = request.query_params.get("url", "").strip()
         url = parse_url(text if "://" in text or not text else f"https://{text}")
         if isinstance(url, InvalidUrl):
-            return JSONResponse({"error": "invalid_url", "message": f"This cannot be asked for: {url.why}."}, 422)
-        return _json(await asyncio.to_thread(self._assessed, url))
-
-    def _assessed(self, url: Url) -> dict[str, Any]:
-        settings = self._settings()
-        kept = None
-        if self._cache is not None and settings.cache_mode != "off":
-            kept = self._cache.entry(plain_request(url, settings))
-        return assess(url, settings, recall(url, settings, self._store, kept)).as_dict()
+            return JSONResponse({"error": "invalid_url", "message": f"This cannot be requested: {url.why}."}, 422)
+        found = await explain(url, self._settings(), for_tasks(self._store), self._cache)
+        return _json(found.as_dict())
 
     async def _stream(self, request: Request) -> Response:
         if self.watch.is_full:
@@ -246,7 +246,7 @@ class Dashboard:
         try:
             action = msgspec.json.decode(await _body(request), type=Action)
         except (msgspec.MsgspecError, ValueError) as error:
-            return JSONResponse({"error": "invalid", "message": f"This is no action: {error}."}, 400)
+            return JSONResponse({"error": "invalid", "message": f"Invalid action: {error}."}, 400)
         domain = await asyncio.to_thread(act, action, self._settings(), self._store, _client(request))
         await self.watch.hurry()
         return _json(await asyncio.to_thread(host_of, self._store, self._settings(), domain))
@@ -263,7 +263,7 @@ async def _body(request: Request) -> bytes:
     async for piece in request.stream():
         body += piece
         if len(body) > MOST_BODY:
-            raise ValueError("it is too long")
+            raise ValueError("the body is too long")
     return body
 
 
@@ -299,3 +299,69 @@ def _static(name: str, media_type: str, request: Request) -> Response:
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     return Response(data, media_type=media_type, headers=headers)
+
+
+class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Requested action."""
+
+    action: Literal["reset", "pause", "resume", "limit"]
+    domain: str
+    seconds: float | None = None
+    """Duration of a pause; None until the host is resumed."""
+
+    limits: dict[str, float | Literal["none"] | None] = {}
+    """New limits by name: a number, `none` for no limit, or null to restore the policy's value."""
+
+
+_WORDS = {
+    "reset": "Breaker reset by a user",
+    "pause": "Host paused by a user",
+    "resume": "Host resumed by a user",
+    "limit": "Limits changed by a user",
+}
+
+
+def act(action: Action, settings: Settings, store: Store, client: str) -> str:
+    """Apply an action; return the normalized domain.
+
+    Raises PolicyError or InvalidDomain for an invalid action. Raises PolicyError if a host to reset or resume is
+    unknown.
+    """
+    domain = parse_domain(action.domain)
+    policy = settings.policies.of(domain)
+    step: Step[Host | None]
+    match action.action:
+        case "reset":
+            step = amended_if_known(policy, Reset())
+        case "pause":
+            if action.seconds is not None and not action.seconds > 0:
+                raise PolicyError(f"seconds = {action.seconds!r} must be above 0. Leave it out to pause until resumed.")
+            step = amended(policy, Pause(action.seconds))
+        case "resume":
+            step = amended_if_known(policy, Resume())
+        case "limit":
+            step = _limited(policy, action.limits)
+    host = store.update(policy.key_for(domain), step)
+    if host is None:
+        raise PolicyError(f"{domain} is unknown: no request was sent to it. There is nothing to undo.")
+    details: dict[str, Any] = {"seconds": action.seconds} if action.action == "pause" else {}
+    if action.action == "limit":
+        details = {"limits": dict(host.overrides)}
+    _log.info(_WORDS[action.action], domain=domain, client=client, **details)
+    return domain
+
+
+def _limited(policy: Policy, limits: dict[str, float | Literal["none"] | None]) -> Step[Host]:
+    """Return a step that changes some limits and keeps earlier changes of the others."""
+
+    def step(host: Host | None, now: Now) -> tuple[Host, Host]:
+        found = dict(() if host is None else host.overrides)
+        for name, value in limits.items():
+            if value is None:
+                found.pop(name, None)
+            else:
+                found[name] = None if value == "none" else float(value)
+        host = amend(host, now, policy, Override(tuple(found.items())))
+        return host, host
+
+    return step

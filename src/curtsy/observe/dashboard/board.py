@@ -14,15 +14,15 @@ from typing import Literal
 
 import msgspec
 
+from curtsy.core.crawl_record import CrawlRecord
 from curtsy.core.errors import StoreError
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.statistics import ProcessStatistics, StatisticsSnapshot, summed
 from curtsy.engine.alerts import Alert, alerts_of, budget_used
-from curtsy.engine.host_view import HostView, view_of
-from curtsy.engine.stats_publisher import read_statistics
-from curtsy.observe.crawls import CrawlRecord, read_crawls
+from curtsy.engine.counters import read_statistics
+from curtsy.engine.host_view import HostView, read_crawls, view_of
 from curtsy.settings import Settings
 from curtsy.stores import Store, read_all
 

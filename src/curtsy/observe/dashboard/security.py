@@ -125,17 +125,15 @@ class Guard:
         """Return the response that refuses a request; None if it is permitted."""
         path, method = scope["path"], scope["method"]
         if not self._is_ours(headers.getlist("host")):
-            return _refused(
-                421, "wrong_host", "This is not the host that was asked for. Use the address that curtsy serve printed."
-            )
+            return _refused(421, "wrong_host", "Wrong host name. Use the address that curtsy serve printed.")
         is_page = not path.startswith("/api/") and path != "/metrics"
         if not is_page and headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            return _refused(403, "cross_site", "Another site's page may not ask for this.")
+            return _refused(403, "cross_site", "Requests from other sites are refused.")
         if method not in ("GET", "HEAD"):
             if not _is_same_origin(headers):
-                return _refused(403, "cross_site", "Another site's page may not do this.")
+                return _refused(403, "cross_site", "Requests from other sites are refused.")
             if path != "/api/login" and not _same(headers.get(CSRF_HEADER, ""), self.csrf):
-                return _refused(403, "csrf", f"The header {CSRF_HEADER} is missing or wrong. /api/session tells it.")
+                return _refused(403, "csrf", f"The header {CSRF_HEADER} is missing or wrong. /api/session returns it.")
         if is_page or path.startswith(OPEN_PATHS) or is_known:
             return None
         if "authorization" in headers and (after := self._headers.may_guess(client)):

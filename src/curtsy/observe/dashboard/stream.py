@@ -58,7 +58,7 @@ class Watch:
                     await asyncio.to_thread(self.board.look, shown)
                 except Exception as error:  # a bug must not end the refreshes; the next may succeed
                     self.board.trouble = repr(error)
-                    _log.error("A fault of the dashboard's own", error=repr(error))
+                    _log.error("Error in the dashboard", error=repr(error))
 
     async def hurry(self) -> None:
         """Refresh now and notify all viewers, after a change by a user."""

@@ -10,17 +10,16 @@ from typing import Any, Self
 
 import msgspec
 
-from curtsy.core.histogram import Distribution
 from curtsy.core.message import SECOND, Url, parse_url
-from curtsy.core.messages import span
-from curtsy.core.overrides import OVERRIDABLE
+from curtsy.core.messages import because, span
+from curtsy.core.policy import OVERRIDABLE
 from curtsy.core.robots import parse, product_token
 from curtsy.core.rules import Rules, filters
 from curtsy.core.secrets import mask_url
+from curtsy.core.statistics import Distribution
 from curtsy.engine.host_view import changed, view_of
 from curtsy.observe.dashboard.board import STATES, Board, Row, row_of
-from curtsy.observe.messages import because
-from curtsy.observe.messages import origin as where
+from curtsy.observe.policy_view import origin as where
 from curtsy.observe.policy_view import values_of
 from curtsy.settings import Settings
 from curtsy.stores import Store
@@ -271,15 +270,15 @@ def _robots(
 def _note(rules: Rules, now: float) -> str:
     ago = span(max(0.0, now - rules.checked_at))
     if rules.body is None:
-        return f"It could not be had ({rules.why}), last tried {ago} ago."
+        return f"It cannot be fetched ({rules.why}), last attempt {ago} ago."
     if rules.why:
         copy = span(max(0.0, now - rules.body_at))
-        return f"A copy from {copy} ago; {ago} ago it could not be had: {rules.why}."
+        return f"A copy from {copy} ago; the request {ago} ago failed: {rules.why}."
     if not rules.body:
-        return f"The site has none, so everything is allowed. Asked {ago} ago."
+        return f"The site has none, so everything is allowed. Requested {ago} ago."
     left = rules.valid_until - now
-    good = f"good for {span(left)}" if left > 0 else "to be asked for again before the next page"
-    return f"Asked {ago} ago, {good}."
+    good = f"valid for {span(left)}" if left > 0 else "requested again before the next page"
+    return f"Requested {ago} ago, {good}."
 
 
 _EOL = re.compile(r"\r\n|\r|\n")

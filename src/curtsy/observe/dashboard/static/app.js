@@ -15,22 +15,22 @@ const $ = (id) => document.getElementById(id);
 // --- Words ----------------------------------------------------------------------------------------------------------
 
 const STATES = {
-  open: "Breaker open", trial: "On trial", spent: "Budget used", paused: "Paused", denied: "Not asked", resting: "Resting",
+  open: "Breaker open", trial: "On trial", spent: "Budget used", paused: "Paused", denied: "Denied", resting: "Resting",
   waiting: "Waiting", fetching: "Fetching", free: "Free",
 };
 
 const REASONS = {
-  invalid_url: "Not a usable URL", domain_denied: "On the denylist", path_denied: "Path refused by the settings",
-  address_refused: "Private or unreachable address", robots_disallowed: "Forbidden by robots.txt", robots_unreachable: "robots.txt out of reach",
-  crawl_delay_too_long: "Crawl-delay too long", domain_budget_exceeded: "Budget of the day used", circuit_open: "Breaker open",
-  paused: "Paused by hand", deadline_exceeded: "Deadline too short", not_in_cache: "Not in the cache", closed: "Client closed",
+  invalid_url: "Invalid URL", domain_denied: "On the denylist", path_denied: "Path denied by the settings",
+  address_refused: "Private or unreachable address", robots_disallowed: "Disallowed by robots.txt", robots_unreachable: "robots.txt cannot be fetched",
+  crawl_delay_too_long: "Crawl-delay too long", domain_budget_exceeded: "Daily limit reached", circuit_open: "Breaker open",
+  paused: "Paused by a user", deadline_exceeded: "Deadline too short", not_in_cache: "Not in the cache", closed: "Client closed",
   http_status: "Answered with an error", timeout: "Timed out", dns_error: "Name not found", connection_error: "No connection",
-  tls_error: "TLS failed", bad_response: "Not proper HTTP", incomplete: "Ended too early", too_large: "Too large",
-  too_slow: "Too slow", redirected: "Redirected", too_many_redirects: "Too many redirects", bad_redirect: "Bad redirect",
+  tls_error: "TLS failed", bad_response: "Invalid HTTP response", incomplete: "Incomplete response", too_large: "Too large",
+  too_slow: "Too slow", redirected: "Redirected", too_many_redirects: "Too many redirects", bad_redirect: "Invalid redirect",
   not_written: "Could not be written",
 };
 
-const CHECKS = { yes: ["✓", "yes"], no: ["✗", "no"], wait: ["◔", "wait"], unknown: ["?", "not known"], off: ["–", "does not matter"] };
+const CHECKS = { yes: ["✓", "yes"], no: ["✗", "no"], wait: ["◔", "wait"], unknown: ["?", "unknown"], off: ["–", "not relevant"] };
 
 const words = (table, name) => table[name] ?? String(name).replaceAll("_", " ");
 const plain = new Intl.NumberFormat("en");
@@ -293,7 +293,7 @@ function drawFigures() {
   spark(tiles.refused, rates(3, 20), "Refusals");
   const refused = Object.values(figures.refused ?? {}).reduce((sum, each) => sum + each, 0);
   const cached = (figures.cache_hits ?? 0) + (figures.revalidated ?? 0);
-  big("requests", perSecond(requests), "/s", `${count(figures.requests_today ?? 0)} charged today, ${count(samples.at(-1)?.[6] ?? 0)} under way`);
+  big("requests", perSecond(requests), "/s", `${count(figures.requests_today ?? 0)} charged today, ${count(samples.at(-1)?.[6] ?? 0)} in flight`);
   big("pages", perSecond(pages), "/s", `${count(figures.pages_today ?? 0)} charged today, ${size(figures.bytes ?? 0)} in all`);
   big("cache", count(cached), "", figures.ok ? `${Math.round((100 * cached) / figures.ok)} % of what succeeded` : "nothing yet");
   big("refused", count(refused), "", figures.fetches ? `of ${plural(figures.fetches, "fetch", "fetches")}` : "nothing yet");
@@ -412,7 +412,7 @@ const COLUMNS = [
   { id: "requests", title: "Requests", num: true, first: "desc" },
   { id: "pages", title: "Pages", num: true, first: "desc" },
   { id: "latency", title: "Answers in", num: true, first: "desc" },
-  { id: "asked", title: "Last asked", num: true, first: "desc" },
+  { id: "asked", title: "Last request", num: true, first: "desc" },
 ];
 
 const query = { sort: "state", order: "asc", search: "", state: "", offset: 0 };
@@ -488,7 +488,7 @@ function showRow(entry, row) {
 function tickRow({ row, parts }) {
   const left = row.until === null ? null : row.until - now();
   put(parts.next, row.state === "free" || row.state === "fetching" || (left !== null && left <= 0) ? "now" : left !== null ? `in ${span(left)}` : row.state === "trial" ? "one request" : "–");
-  put(parts.why, row.state === "open" && row.last_status ? `after ${row.last_status}` : row.state === "resting" ? "it asked for it, or failed" : row.failures ? plural(row.failures, "failure") : "");
+  put(parts.why, row.state === "open" && row.last_status ? `after ${row.last_status}` : row.state === "resting" ? "Retry-After, or a failure" : row.failures ? plural(row.failures, "failure") : "");
   put(parts.asked, row.last_asked === null ? "never" : ago(row.last_asked));
 }
 
@@ -529,7 +529,7 @@ function drawPager() {
   $("next").disabled = last >= matching;
   document.querySelector("#overview .pager div").hidden = matching <= ROWS && query.offset === 0;
   $("hosts-empty").hidden = matching > 0;
-  put($("hosts-empty"), query.search || query.state ? "No host is like that." : "No host is known yet. It will stand here as soon as something is fetched.");
+  put($("hosts-empty"), query.search || query.state ? "No host matches." : "No host is known yet. Hosts appear here after their first request.");
 }
 
 function drawChips() {
@@ -562,8 +562,8 @@ function openOverview() {
     if (news.figures || news.samples) drawFigures();
     if (news.figures) {
       drawChips();
-      reasons($("refused"), figures.refused, "Nothing was refused so far.");
-      reasons($("failed"), figures.failed, "Nothing has failed so far.");
+      reasons($("refused"), figures.refused, "No fetch was refused.");
+      reasons($("failed"), figures.failed, "No fetch has failed.");
     }
     if (news.alerts) drawAlerts(news.alerts);
     if (news.crawls) {
@@ -648,24 +648,24 @@ function drawHostTimes() {
   const until = left !== null && left > 0 ? span(left) : null;
   const because = host.waiting_for ?? "";
   put($("host-words"), {
-    open: `Nothing is sent to it${until ? ` for ${until} more` : ""}: it failed, or refused us.`,
-    trial: "The next request tries whether it is well again.",
-    spent: `It has had its requests or pages for today. A new day begins in ${until ?? "a moment"}.`,
-    paused: `Paused by hand${until ? ` for ${until} more` : ", until it is resumed"}.`,
-    denied: "The settings, or its Crawl-delay, say not to ask it at all.",
-    resting: `It rests for ${until ?? "a moment"}: it said so, or it failed.`,
-    waiting: `The next request may go in ${until ?? "a moment"}${because ? `, after ${because}` : ""}.`,
-    fetching: "A request to it is under way.",
-    free: host.known ? "It may be asked now." : "It was never asked.",
+    open: `No requests${until ? ` for ${until}` : ""}: it failed, or denied access.`,
+    trial: "The next request tests whether it works again.",
+    spent: `Daily limit of requests or pages reached. It resets in ${until ?? "a moment"}.`,
+    paused: `Paused by a user${until ? ` for ${until}` : ", until it is resumed"}.`,
+    denied: "The settings or its Crawl-delay forbid requests.",
+    resting: `No requests for ${until ?? "a moment"}: it sent a Retry-After, or failed.`,
+    waiting: `The next request is allowed in ${until ?? "a moment"}${because ? `, after ${because}` : ""}.`,
+    fetching: "A request is in flight.",
+    free: host.known ? "It may be requested now." : "It was never requested.",
   }[row.state]);
   const latency = host.counts?.latency;
   const shown = [
-    fact("Budget of requests", budget(row.requests_today, row.max_requests_per_day), `charged today; ${count(row.requests)} sent ever`, row.max_requests_per_day ? row.requests_today / row.max_requests_per_day : 0),
-    fact("Budget of pages", budget(row.pages_today, row.max_pages_per_day), `charged today; ${count(row.pages)} received ever`, row.max_pages_per_day ? row.pages_today / row.max_pages_per_day : 0),
+    fact("Budget of requests", budget(row.requests_today, row.max_requests_per_day), `charged today; ${count(row.requests)} sent in total`, row.max_requests_per_day ? row.requests_today / row.max_requests_per_day : 0),
+    fact("Budget of pages", budget(row.pages_today, row.max_pages_per_day), `charged today; ${count(row.pages)} received in total`, row.max_pages_per_day ? row.pages_today / row.max_pages_per_day : 0),
     fact("Breaker", view.breaker.replace("_", " "), `${plural(view.failures, "failure")} in a row, ${view.trips ? `opened ${view.trips === 1 ? "once" : `${count(view.trips)} times`}` : "never opened"}`),
-    fact("Last asked", row.last_asked === null ? "never" : ago(row.last_asked), row.last_status ? `answered ${row.last_status}` : ""),
-    fact("Answers in", view.latency === null ? "–" : brief(view.latency), latency ? `95 % within ${brief(latency.p95)}` : "smoothed"),
-    fact("Under way", count(row.in_flight), ""),
+    fact("Last request", row.last_asked === null ? "never" : ago(row.last_asked), row.last_status ? `status ${row.last_status}` : ""),
+    fact("Response time", view.latency === null ? "–" : brief(view.latency), latency ? `95 % within ${brief(latency.p95)}` : "smoothed"),
+    fact("In flight", count(row.in_flight), ""),
     fact("Crawl-delay", view.crawl_delay === null ? "none" : span(view.crawl_delay), "from its robots.txt"),
     fact("Slowed to", view.adapted_delay === null ? "not slowed" : span(view.adapted_delay), view.adapted_delay === null ? "" : "after a 429"),
   ];
@@ -740,7 +740,7 @@ function drawRobots() {
   if ($("robots").dataset.shown === shown && $("robots").children.length) return;
   $("robots").dataset.shown = shown;
   if (!found.length) {
-    $("robots").replaceChildren(h("div", { class: "sheet" }, h("p", { class: "empty" }, "It is not known. It is asked for before the first page.")));
+    $("robots").replaceChildren(h("div", { class: "sheet" }, h("p", { class: "empty" }, "It is unknown. It is requested before the first page.")));
     return;
   }
   $("robots").replaceChildren(...found.map((each) => h("article", { class: "sheet robots" },
@@ -760,7 +760,7 @@ function drawPolicy() {
   $("policy").replaceChildren(...shown.map((each) => {
     const by_hand = each.name in changed;
     return h("tr", { role: "row", class: by_hand ? "by-hand" : null }, h("td", { role: "cell" }, each.name), h("td", { role: "cell" }, by_hand ? value(changed[each.name]) : value(each.value)),
-      h("td", { role: "cell" }, by_hand ? `by hand, for now; ${value(each.value)} by ${each.origin}` : each.origin));
+      h("td", { role: "cell" }, by_hand ? `changed by a user; else ${value(each.value)} by ${each.origin}` : each.origin));
   }));
 }
 
@@ -810,7 +810,7 @@ async function openWhy(url) {
         check.origin && check.origin !== "built-in" ? h("span", { class: "from" }, check.origin) : null))));
   } catch (error) {
     if (error.status === 401) return show("login");
-    $("why-answer").replaceChildren(h("div", { class: "verdict v-refused" }, h("h2", {}, "That is no page"), h("p", {}, error.message)));
+    $("why-answer").replaceChildren(h("div", { class: "verdict v-refused" }, h("h2", {}, "Invalid URL"), h("p", {}, error.message)));
   }
 }
 
@@ -885,7 +885,7 @@ $("search").addEventListener("input", () => {
 $("previous").addEventListener("click", () => { query.offset = Math.max(0, query.offset - ROWS); openOverview(); });
 $("next").addEventListener("click", () => { query.offset += ROWS; openOverview(); });
 $("act-reset").addEventListener("click", () => intervene({ action: "reset" }, "The breaker is closed."));
-$("act-resume").addEventListener("click", () => intervene({ action: "resume" }, "It may be asked again."));
+$("act-resume").addEventListener("click", () => intervene({ action: "resume" }, "It is resumed."));
 $("act-pause").addEventListener("click", () => {
   const seconds = $("pause-for").value;
   intervene({ action: "pause", seconds: seconds ? Number(seconds) : null }, "It is paused.");

@@ -1,0 +1,321 @@
+"""Session: the parts of one client, and the operations that other packages need besides its public ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from curtsy.cache.keys import PageCache
+from curtsy.core import messages
+from curtsy.core.effects import FetchRequest
+from curtsy.core.errors import PolicyError, Reason
+from curtsy.core.fetch_state import NO_TIME, Again, FetchState, Refusal
+from curtsy.core.flow import closed, fetch, refused_by_settings, set_out
+from curtsy.core.message import SECOND, Failure, Headers, InvalidUrl, Request, Url, parse_url
+from curtsy.core.policy import Policies
+from curtsy.core.record import FetchRecord
+from curtsy.core.result import FetchResult
+from curtsy.core.robots_flow import rules_for
+from curtsy.core.rules import Rules
+from curtsy.engine.alerts import Periodic, StatsLog
+from curtsy.engine.context import Context, HeldResources, rules_key
+from curtsy.engine.counters import EVERY, Counters, Publisher
+from curtsy.engine.download import DownloadResult, Part
+from curtsy.engine.download_task import DownloadTask
+from curtsy.engine.driver import Driver, never
+from curtsy.engine.gate import Gate
+from curtsy.engine.opening import opened_cache, opened_store
+from curtsy.engine.single_flight import SingleFlight, always
+from curtsy.engine.store_driver import Finished
+from curtsy.engine.timers import SystemTimers, Timers, VirtualClock
+from curtsy.http.cookies import Cookies
+from curtsy.http.sender import Limits, Sender
+from curtsy.settings.live import LiveSettings
+from curtsy.stores import AsyncStore, Store
+from curtsy.system.log import LibraryLogger, library_logger
+from curtsy.system.threads import Once
+
+_log: LibraryLogger = library_logger("client")
+
+_MESSAGES = {
+    Reason.ROBOTS_DISALLOWED.value: "Blocked by robots.txt",
+    Reason.DOMAIN_BUDGET_EXCEEDED.value: "Domain daily budget exceeded",
+}
+
+OnWire = Callable[[bool], None]
+"""Callback for the start (True) and the end (False) of each request on the wire."""
+
+BeforeSend = Callable[[], Awaitable[None] | None]
+"""Callback before each request on the wire. The request waits for the awaitable that it returns, if any."""
+
+
+class Session:
+    """Store, gate, cache, sender and driver of one client.
+
+    `AsyncClient` is its public interface. Crawls and other parts of curtsy use it directly. The parameters have the
+    meaning of `AsyncClient`'s.
+    """
+
+    def __init__(
+        self,
+        settings: LiveSettings,
+        sender: Sender,
+        *,
+        store: str | os.PathLike[str] | Store | AsyncStore | None = None,
+        cache: str | os.PathLike[str] | PageCache | bool | None = None,
+        stale_if_error: float = 0.0,
+        stale_while_revalidate: bool = True,
+        max_retries: int | None = None,
+        on_record: Callable[[FetchRecord], None] | None = None,
+        cookies: bool = False,
+        clock: VirtualClock | None = None,
+        timers: Timers | None = None,
+    ) -> None:
+        self.settings = settings
+        current = settings.current
+        self._sender = sender
+        self._owns_store = store is None or isinstance(store, str | os.PathLike)
+        self._owns_cache = cache is None or isinstance(cache, bool | str | os.PathLike)
+        self.store: AsyncStore = opened_store(store, current, clock)
+        self.timers = timers or (SystemTimers() if clock is None else clock.timers())
+        self.gate = Gate(self.store, timers=self.timers)
+        self.timers.stop_while(lambda: self.gate.queues.out > 0)
+        self.epoch: Callable[[], float] = time.time if clock is None else lambda: clock.now().epoch / SECOND
+        """Calendar time in seconds since 1970."""
+        self.counters = Counters(epoch=self.epoch)
+        self.gate.on_trip = lambda key: self.counters.count_trip(key.removeprefix("host:"))
+        self.context = Context(
+            settings=lambda: settings.check().policies,
+            now=self.timers.now,
+            epoch=self.epoch,
+            cache=opened_cache(cache, current),
+            cache_mode="normal" if current.cache_mode == "off" else current.cache_mode,
+            stale_if_error=stale_if_error,
+            max_retries=max_retries,
+            cookies=Cookies(self.epoch) if cookies else None,
+            told=self._report,
+        )
+        later = self._revalidate_later if stale_while_revalidate else never
+        self._driver = Driver(self.context, self.gate, sender, later)
+        self._revalidating = Driver(replace(self.context, cache_mode="revalidate"), self.gate, sender)
+        self.revalidations: dict[object, asyncio.Task[FetchResult]] = {}
+        """Background revalidations of stale pages, by key."""
+        # Only this process can read a memory store, so it has no publisher.
+        self._publisher = None if self.gate.is_immediate else Publisher(self.counters, self.store)
+        self.periodic = self._periodic_jobs(current.stats_every)
+        """Jobs that publish and log the counts while there are fetches."""
+        self._on_record = on_record
+        self._single_flight = SingleFlight()
+        self._download_paths: set[Path] = set()
+        self._is_closed = False
+        self._closing = Once(self._release)
+
+    def _periodic_jobs(self, stats_every: float | None) -> tuple[Periodic, ...]:
+        jobs = [] if self._publisher is None else [Periodic(self._publisher.publish, EVERY)]
+        if stats_every is not None:
+            jobs.append(Periodic(StatsLog(self.counters, self.store, lambda: self.policies).report, stats_every))
+        return tuple(jobs)
+
+    @property
+    def policies(self) -> Policies:
+        """Return the policies in force. Changed files are read again."""
+        return self.context.policies
+
+    @property
+    def store_url(self) -> str | None:
+        """Return the URL that the store was opened by; None if a store was given."""
+        return self.settings.current.store if self._owns_store else None
+
+    # Fetches
+
+    async def fetch(self, ask: FetchRequest) -> FetchResult:
+        """Fetch one URL. Tasks that request the same page at the same time share one fetch."""
+        self._check_open()
+        key = _key_of(ask) if self._single_flight.under_way else None
+        if key is not None and key in self._single_flight:
+            return await self._single_flight.join(key, *self._work(ask), self._is_for_all(ask))
+        state, resources = set_out(ask, self.context), HeldResources()
+        procedure = self._driver.procedure(fetch(ask, self.context, state), resources)
+        effect = self._driver.advance(procedure)
+        if isinstance(effect, Finished):  # a cached page or a refusal, done before another task could join
+            result: FetchResult = effect.result
+            return result
+        return await self._single_flight.join(
+            key or _key_of(ask),
+            lambda: self._driver.complete(procedure, effect, resources),
+            lambda: self._closed(state, resources),
+            self._is_for_all(ask),
+        )
+
+    async def fetch_alone(
+        self, ask: FetchRequest, on_wire: OnWire | None = None, before_send: BeforeSend | None = None
+    ) -> FetchResult:
+        """Fetch one URL without sharing the fetch."""
+        self._check_open()
+        return await self._single_flight.join(object(), *self._work(ask, on_wire, before_send))
+
+    async def download(self, ask: FetchRequest, part: Part) -> DownloadResult:
+        """Save the body of one URL as a file."""
+        self._check_open()
+        if part.path in self._download_paths:
+            raise PolicyError(f"path = {str(part.path)!r} is being written by another download. Wait for it.")
+        context = replace(self.context, cache=None, told=lambda record: None)
+        task = DownloadTask(ask, part, Driver(context, self.gate, self._sender), self._report)
+        self._download_paths.add(part.path)
+        try:
+            return await self._single_flight.join(object(), task.work, task.closed)
+        finally:
+            self._download_paths.discard(part.path)
+            part.close()
+
+    def _work(
+        self, ask: FetchRequest, on_wire: OnWire | None = None, before_send: BeforeSend | None = None
+    ) -> tuple[Callable[[], Coroutine[Any, Any, FetchResult]], Callable[[], FetchResult]]:
+        """Return the function that starts a fetch, and the one that returns its result after `close()`."""
+        state, resources = set_out(ask, self.context), HeldResources(on_wire=on_wire, place=before_send)
+
+        def work() -> Coroutine[Any, Any, FetchResult]:
+            # A task that takes over a shared fetch has waited: the settings may have changed.
+            state.policies = self.policies
+            return self._driver.run_flow(fetch(ask, self.context, state), resources)
+
+        return work, lambda: self._closed(state, resources)
+
+    def _closed(self, state: FetchState, resources: HeldResources) -> FetchResult:
+        """Return and report the result of a fetch that `close()` ended."""
+        result = closed(state, resources.is_sent, resources.is_robots)
+        self._report(result.record)
+        return result
+
+    def _is_for_all(self, ask: FetchRequest) -> Callable[[FetchResult], bool]:
+        """Return the check for a result that callers that joined may share: each has its own deadline."""
+        if ask.deadline is None:
+            return always
+        until = self.context.now() + ask.deadline - NO_TIME
+
+        def is_for_all(result: FetchResult) -> bool:
+            is_cut_off = result.reason is Reason.TIMEOUT and self.context.now() >= until
+            return result.reason is not Reason.DEADLINE and not is_cut_off
+
+        return is_for_all
+
+    def _revalidate_later(self, ask: FetchRequest) -> bool:
+        """Revalidate a cached page after it was served; once at a time for each variant."""
+        key = _key_of(ask)
+        if key not in self.revalidations:
+            task = asyncio.ensure_future(self._revalidating.run_flow(fetch(ask, self._revalidating.context)))
+            self.revalidations[key] = task
+            task.add_done_callback(lambda _: self.revalidations.pop(key, None))
+        return True
+
+    def _report(self, record: FetchRecord) -> None:
+        """Count and log the record of a fetch, and pass it to the user's callback."""
+        self.counters.count(record)
+        for job in self.periodic:
+            if not job.is_running:
+                job.start()
+        if _log.hears(logging.INFO):
+            message = "Fetched" if record.reason is None else _MESSAGES.get(record.reason, "Not fetched")
+            _log.info(message, **record.as_dict())
+        if self._on_record is not None:
+            try:
+                self._on_record(record)
+            except Exception as error:  # the callback's error does not affect the fetched page
+                _log.warning("on_record raised an error, which was not expected of it", error=repr(error))
+
+    # Questions about a URL or host
+
+    def refusal(self, url: Url) -> tuple[Reason, str] | None:
+        """Return why the settings forbid a URL, with advice; None if they allow it."""
+        refused = refused_by_settings(url, self.policies.of(url.domain), self.context)
+        if refused is None:
+            return None
+        if isinstance(refused, Failure):
+            return refused.reason, messages.failed(url, refused, 1)
+        return refused.reason, refused.message
+
+    async def address_of(self, url: str) -> str:
+        """Return the address of a URL's host, from the sender; empty if unknown."""
+        found = parse_url(url)
+        if not isinstance(found, Url):
+            return ""
+        return await self._sender.locate(found, Limits.of(self.policies.of(found.domain)))
+
+    async def rules_of(self, url: Url, user_agent: str) -> Rules | Refusal | Failure | None:
+        """Return the rules of a URL's origin, fetched if necessary, or why they are unavailable.
+
+        A Refusal or Failure says that the host may not be contacted now, or ever. None: the session was closed
+        meanwhile.
+        """
+        self._check_open()
+        if self.context.cache_mode == "offline":  # no host is contacted: stored rules apply at any age
+            stored: Rules | None = await self.store.read(rules_key(url.origin))
+            is_known = stored is not None and stored.is_known
+            return stored if is_known else Refusal(Reason.NOT_IN_CACHE, messages.not_kept(url))
+        request = Request(url, headers=Headers([("User-Agent", user_agent)]))
+        state = FetchState(FetchRequest(url.text), self.context, self.context.now(), self.policies)
+        policy = self.policies.of(url.domain)
+        answer = await self._single_flight.join(
+            object(), lambda: self._driver.run_flow(rules_for(request, policy, state)), lambda: None
+        )
+        return await self.rules_of(url, user_agent) if isinstance(answer, Again) else answer
+
+    def known_rules(self, origin: str) -> Rules | None:
+        """Return the rules of an origin from memory; None if they are unknown or expired."""
+        known = self.context.known_rules(origin)
+        return None if known is None else known.rules
+
+    def forget_rules(self) -> None:
+        """Make every origin's rules expire, so that they are fetched again."""
+        self.context.forget_rules()
+
+    # End
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise PolicyError("This client is closed. Make another one, or keep it open for longer.")
+
+    async def close(self) -> None:
+        """End active fetches and close all resources. Idempotent.
+
+        A cancelled caller does not stop it: call it again to wait for its end.
+        """
+        self._is_closed = True
+        await self._closing.wait()
+
+    async def _release(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:  # runs in reverse order, each even if another raises
+            if self.context.cache is not None and self._owns_cache:
+                stack.callback(self.context.cache.close)
+            if self._owns_store:
+                stack.push_async_callback(self.store.close)
+            if self._publisher is not None:
+                stack.push_async_callback(self._publisher.publish)
+            for job in self.periodic:
+                stack.push_async_callback(job.stop)
+            stack.push_async_callback(self._sender.close)
+            for task in self.revalidations.values():
+                task.cancel()
+            await self._single_flight.close()
+            while active := {*self.revalidations.values(), *self.gate.driver.background}:
+                await asyncio.wait(active)
+
+
+def _key_of(ask: FetchRequest) -> object:
+    """Return the key by which fetches are shared; equivalent URLs have the same key.
+
+    A request that may change something has a unique key.
+    """
+    if ask.method not in ("GET", "HEAD") or ask.body is not None:
+        return object()
+    url = parse_url(ask.url)
+    named = url if isinstance(url, InvalidUrl) else (url.text, url.credentials)
+    fields = ask.headers.fields and tuple([(name.lower(), value) for name, value in ask.headers.fields])
+    return ask.method, named, fields, ask.deadline
