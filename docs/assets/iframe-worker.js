@@ -1,5 +1,5 @@
-// Browsers give a page that is read from the disk no workers, and the search wants one. So it runs in a frame that
-// nobody sees, instead of a script from elsewhere. On a server nothing of this is needed, and nothing is done.
+// A page that is opened from disk cannot start a Worker, which the search needs. This file runs the search in a hidden
+// frame instead. It does nothing on a server.
 if (location.protocol === "file:") {
   window.Worker = class {
     constructor(url) {
