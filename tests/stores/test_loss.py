@@ -32,7 +32,7 @@ from curtsy.stores.fallback import AsyncFallbackStore
 from curtsy.stores.redis import AsyncRedisStore
 from curtsy.stores.redis_server import Server
 from curtsy.stores.sqlite import AsyncSQLiteStore
-from curtsy.stores.sqlite_records import Database
+from curtsy.stores.sqlite_records import RecordFile
 from curtsy.system.clock import Clock
 from curtsy.testing import FakeClock
 from tests.stores.places import Awaited
@@ -694,13 +694,13 @@ def test_a_file_that_is_made_anew_while_we_have_let_go_of_it_is_seen(tmp_path: P
     store.update(A, STEP)
     for _ in range(5):
         assert isinstance(store.inner, AsyncSQLiteStore)
-        database = store.inner._writer.database
-        database.pause()  # as for a fork
+        file = store.inner._writer.file
+        file.before_fork()
         path.unlink()
-        other = Database(str(path), patience=1.0)
+        other = RecordFile(str(path), patience=1.0)
         other.transact(lambda draft: None)
         other.close()
-        database.resume()
+        file.after_fork(is_child=False)
         before = len(store.inner.losses)
         store.update(A, STEP)
         assert len(store.inner.losses) == before + 1

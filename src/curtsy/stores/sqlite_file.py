@@ -231,13 +231,16 @@ class SQLiteFile:
         connection.execute("BEGIN")  # all facts of one moment: another process may be creating the tables
         try:
             application, version = (pragma_number(connection, name) for name in ("application_id", "user_version"))
-            is_empty = connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+            tables = "SELECT count(*), count(*) FILTER (WHERE sql = ?) FROM sqlite_master"
+            made, made_by_us = connection.execute(tables, (self.format.schema[0],)).fetchone()
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
         if application != self.format.application:
-            if is_empty:
+            if not made:
                 return None
+            if made_by_us:
+                raise Unsound("its table is ours, its application_id is not")
             raise ForeignFile(f"{self.path} is a database of another program. Give curtsy a file of its own.")
         if version > len(self.format.schema):
             raise ForeignFile(
