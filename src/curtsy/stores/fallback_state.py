@@ -18,7 +18,7 @@ from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.record import Record
 from curtsy.core.rules import TEXTS
 from curtsy.stores.memory import MemoryStore
-from curtsy.stores.outage_ledger import Entry, OutageLedger
+from curtsy.stores.outage_ledger import UNUSABLE, Entry, OutageLedger
 from curtsy.stores.protocol import Answer, Loss, Step
 from curtsy.system.clock import BootClock
 
@@ -114,8 +114,7 @@ class FallbackState:
         self._seen: Bounded[str, Sight] = Bounded(
             REMEMBERED, TEXTS, lambda sight: 0 if sight.record is None else sight.record.weight
         )
-        self._latest: Sight | None = None
-        self._line: Sight | None = None  # start of the outage's clock; None if the store never worked
+        self._latest: Sight | None = None  # None if the store never worked
         self._boot_clock = BootClock()
         self._memory = MemoryStore(self)
         self.bases: dict[str, Record | None] = {}
@@ -216,7 +215,7 @@ class FallbackState:
             passed = self._monotonic()
             is_new = self._began_at is None
             if is_new:
-                self._began_at, self._line = passed, self._latest
+                self._began_at = passed
             # A store that fails again within LAST_PROBE seconds keeps its longer interval.
             self._interval = FIRST_PROBE if passed - self._back_at > LAST_PROBE else self._interval
             self._probe_at = passed + self._interval
@@ -254,7 +253,7 @@ class FallbackState:
                 return self._memory.update(key, ours)
             with contextlib.ExitStack() as stack:
                 entry = None
-                with contextlib.suppress(OSError):  # then this process counts alone
+                with contextlib.suppress(*UNUSABLE):  # then this process counts alone
                     entry = stack.enter_context(self._ledger.entry(key))
                     self._enter(key, entry)
                 answer = self._memory.update(key, ours)
@@ -273,14 +272,14 @@ class FallbackState:
 
     def _merge_ledger(self, key: str) -> None:
         if self._ledger is not None and key in self._synced:
-            with contextlib.suppress(OSError), self._ledger.entry(key) as entry:
+            with contextlib.suppress(*UNUSABLE), self._ledger.entry(key) as entry:
                 self._enter(key, entry)
                 if entry.exists:
                     self._write(key, entry)
 
     def _write(self, key: str, entry: Entry) -> None:
         record = self._memory.read(key)
-        with contextlib.suppress(OSError):  # then the counts are local until the next write succeeds
+        with contextlib.suppress(*UNUSABLE):  # then the counts are local until the next write succeeds
             entry.write(self.bases[key], record)
             self._synced[key] = record
 
@@ -313,7 +312,7 @@ class FallbackState:
         self._memory.update(key, lambda _, now: (record, None))
 
     def _present(self, key: str) -> Now:
-        return self._continued(self._seen.get(key) or self._line)
+        return self._continued(self._seen.get(key) or self._latest)
 
     def _continued(self, line: Sight | None) -> Now:
         if line is None:  # the store's time is unknown

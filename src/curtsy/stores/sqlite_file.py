@@ -14,6 +14,7 @@ import itertools
 import os
 import re
 import sqlite3
+import stat
 import threading
 import weakref
 from collections.abc import Sequence
@@ -203,9 +204,12 @@ class SQLiteFile:
         if self._exclusive and self._was_opened:
             return
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
+        try:
             # O_EXCL: closing an existing file would drop all locks that this process has on it.
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            if not stat.S_ISREG(os.stat(self.path).st_mode):  # SQLite would wait for a pipe
+                raise StoreError(f"{self.path} cannot be used: it is not a file. Use another path.") from None
 
     def prepare(self, connection: sqlite3.Connection) -> None:
         """Set the pragmas, check that the file is of this format, and upgrade its schema.

@@ -235,7 +235,7 @@ class RecordFile(SQLiteFile):
         return connection
 
     def _look_at_file(self) -> None:
-        """Raise an error for a path that SQLite would treat as a fresh file, or block on.
+        """Raise Unsound for a file that SQLite would treat as a fresh one.
 
         A process creates and fills the file while it holds the lock, so a shorter file is damaged.
         """
@@ -245,9 +245,7 @@ class RecordFile(SQLiteFile):
             if os.path.exists(self.path + "-wal"):
                 raise Unsound("only its log is left") from None
             return
-        if not stat.S_ISREG(found.st_mode):
-            raise StoreError(f"{self.path} cannot be used: it is not a file. Remove it, or use another store.")
-        if found.st_size < _LEAST:
+        if stat.S_ISREG(found.st_mode) and found.st_size < _LEAST:
             raise Unsound(f"it has {found.st_size} bytes")
 
     def prepare(self, connection: sqlite3.Connection) -> None:
