@@ -28,9 +28,6 @@ from curtsy.system.threads import in_thread, is_blocking, run_blocking
 PROBE = "\0probe"
 """Reserved key, written to test whether a store accepts writes."""
 
-AT_ONCE = 128
-"""Maximum number of lost records that are restored in one batch."""
-
 Result = TypeVar("Result")
 
 
@@ -246,20 +243,17 @@ class AsyncFallbackStore(AsyncStore):
     async def _restore(self) -> None:
         """Restore the records that the store has lost; other processes may not remember them."""
         state = self._state
-        while not state.is_out and (batch := [WatchedStep(self._lost, key, _keep) for key in [*state.lost][:AT_ONCE]]):
-            sights = {step.key: state.lost.get(step.key) for step in batch}
-            try:
-                await self._inner.update_many([(step.key, step) for step in batch])
-            except StoreError:
-                await self._probe()  # if that works, one of these records may be unusable
-                for step in batch:
-                    try:
-                        await self._inner.update(step.key, step)
-                    except StoreError:
-                        await self._probe()
-                        step.restored = None
-            for step in batch:
-                state.restored(step, sights[step.key])
+        while not state.is_out and (lost := next(iter(state.lost.copy().items()), None)):
+            key, sight = lost
+            step = WatchedStep(self._lost, key, _keep)
+            for _ in range(2):
+                try:
+                    await self._inner.update(key, step)
+                    break
+                except StoreError:
+                    await self._probe()  # if that works, this record may be unusable
+                    step.restored = None
+            state.restored(step, sight)
 
 
 def _loop() -> asyncio.AbstractEventLoop | None:
