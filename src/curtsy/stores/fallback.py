@@ -11,6 +11,7 @@ record. Records that a working store has lost are restored in the background too
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,6 +28,8 @@ from curtsy.system.threads import in_thread, is_blocking, run_blocking
 
 PROBE = "\0probe"
 """Reserved key, written to test whether a store accepts writes."""
+
+logger = logging.getLogger("curtsy")
 
 Result = TypeVar("Result")
 
@@ -126,7 +129,7 @@ class AsyncFallbackStore(AsyncStore):
         found: list[str] = []
         with suppress(_Out):
             found = await self._ask(lambda: self._inner.keys(prefix))
-        return sorted({*found, *self._state.keys(prefix)})
+        return sorted({*found, *self._state.memory.keys(prefix)})
 
     async def records(self, prefix: str) -> list[tuple[str, Any]]:
         if not self._state.bases:
@@ -236,7 +239,8 @@ class AsyncFallbackStore(AsyncStore):
             except StoreError:
                 raise
             except Exception as error:
-                state.not_merged(key, error)
+                text = "the record under %r cannot be joined with the store's, which is kept"
+                logger.error(text, key, exc_info=error)
             if state.moved(key, ours):
                 return
 

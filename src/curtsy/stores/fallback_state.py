@@ -116,7 +116,8 @@ class FallbackState:
         )
         self._latest: Sight | None = None  # None if the store never worked
         self._boot_clock = BootClock()
-        self._memory = MemoryStore(self)
+        self.memory = MemoryStore(self)
+        """Records of the keys in `bases`."""
         self.bases: dict[str, Record | None] = {}
         """Keys that memory answers for, with the store's records at the start of the outage."""
         self.lost: dict[str, Sight] = {}
@@ -250,13 +251,13 @@ class FallbackState:
             if not self.holds(key):
                 raise Gone
             if self._ledger is None or not key.startswith(SHARED):
-                return self._memory.update(key, ours)
+                return self.memory.update(key, ours)
             with contextlib.ExitStack() as stack:
                 entry = None
                 with contextlib.suppress(*UNUSABLE):  # then this process counts alone
                     entry = stack.enter_context(self._ledger.entry(key))
                     self._enter(key, entry)
-                answer = self._memory.update(key, ours)
+                answer = self.memory.update(key, ours)
                 if entry is not None:
                     self._write(key, entry)
             return answer
@@ -264,7 +265,7 @@ class FallbackState:
     def _enter(self, key: str, entry: Entry) -> None:
         """Take in the counts of other processes, and keep those made here while the entry was unavailable."""
         if entry.exists:
-            ours = _joined(entry.ours, self._memory.read(key), self._synced.get(key, self.bases.get(key)))
+            ours = _joined(entry.ours, self.memory.read(key), self._synced.get(key, self.bases.get(key)))
             self._put(key, ours)
             self.bases[key], self._synced[key] = entry.base, entry.ours
         elif key in self._synced:  # another process has written the record last seen here to the store
@@ -278,7 +279,7 @@ class FallbackState:
                     self._write(key, entry)
 
     def _write(self, key: str, entry: Entry) -> None:
-        record = self._memory.read(key)
+        record = self.memory.read(key)
         with contextlib.suppress(*UNUSABLE):  # then the counts are local until the next write succeeds
             entry.write(self.bases[key], record)
             self._synced[key] = record
@@ -291,11 +292,7 @@ class FallbackState:
         with _lock:
             if self.is_out:
                 self.bases.setdefault(key, None)
-            return self._memory.read(key)
-
-    def keys(self, prefix: str) -> list[str]:
-        """Return the keys in memory that begin with `prefix`."""
-        return self._memory.keys(prefix)
+            return self.memory.read(key)
 
     def now(self) -> Now:
         """Return an estimate of the store's current time."""
@@ -309,7 +306,7 @@ class FallbackState:
 
     def _put(self, key: str, record: Record | None) -> None:
         self.bases[key] = record
-        self._memory.update(key, lambda _, now: (record, None))
+        self.memory.update(key, lambda _, now: (record, None))
 
     def _present(self, key: str) -> Now:
         return self._continued(self._seen.get(key) or self._latest)
@@ -321,7 +318,7 @@ class FallbackState:
         return Now(Instant(line.now.at + passed), line.now.epoch + passed, line.now.boot)
 
     def _is_unchanged(self, key: str) -> bool:
-        return bool(self._memory.read(key) == self.bases.get(key))
+        return bool(self.memory.read(key) == self.bases.get(key))
 
     # Return to the store.
 
@@ -358,24 +355,20 @@ class FallbackState:
         """Return the record in memory, and the step that merges it into the store's record."""
         with _lock:
             self._merge_ledger(key)
-            ours, base = self._memory.read(key), self.bases[key]
+            ours, base = self.memory.read(key), self.bases[key]
         then = self._present(key)
         return ours, lambda record, now: (_joined(record, _in_time(ours, now, then), base), None)
-
-    def not_merged(self, key: str, error: Exception) -> None:
-        """Log that a record in memory is dropped."""
-        logger.error("the record under %r cannot be joined with the store's, which is kept", key, exc_info=error)
 
     def moved(self, key: str, ours: Record | None) -> bool:
         """Note that the store has the record `ours`; return False if it has changed since."""
         with _lock:
             is_shared = self._ledger is not None and key in self._synced
-            if self._memory.read(key) != ours or (is_shared and self._ledger and not self._ledger.moved(key, ours)):
+            if self.memory.read(key) != ours or (is_shared and self._ledger and not self._ledger.moved(key, ours)):
                 self.bases[key] = ours  # the store has this version
                 return False
             self._synced.pop(key, None)
             del self.bases[key]
-            self._memory.forget(key)
+            self.memory.forget(key)
             return True
 
     def returned(self, moved: int) -> None:

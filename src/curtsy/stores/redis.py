@@ -241,7 +241,7 @@ class Connection:
         return answer
 
     def _call_soon(self) -> None:
-        if not self._is_called and len(self._flights) < FLIGHTS:
+        if self._waiting and not self._is_called and len(self._flights) < FLIGHTS:
             self._is_called = True
             asyncio.get_running_loop().call_soon(self._depart)
 
@@ -255,13 +255,11 @@ class Connection:
         flight = asyncio.get_running_loop().create_task(self._fly(jobs))
         self._flights.add(flight)
         flight.add_done_callback(self._landed)
-        if self._waiting:
-            self._call_soon()
+        self._call_soon()
 
     def _landed(self, flight: asyncio.Task[None]) -> None:
         self._flights.discard(flight)
-        if self._waiting:
-            self._call_soon()
+        self._call_soon()
 
     async def _fly(self, jobs: dict[str, Jobs]) -> None:
         futures = {
@@ -272,8 +270,7 @@ class Connection:
             for outcome, answer in zip(attempt.outcomes, futures.pop(attempt), strict=True):
                 _settle(answer, outcome)
             self._busy.discard(attempt.key)
-            if attempt.key in self._waiting:
-                self._call_soon()
+            self._call_soon()
 
         try:
             await self.take(list(futures), deliver)
