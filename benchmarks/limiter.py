@@ -505,7 +505,7 @@ async def _redis_peers(port: int, seconds: float) -> dict[str, float]:
     throttle = throttled.asyncio.Throttled(
         using="gcra",
         quota=throttled.asyncio.per_sec(1_000_000, burst=1_000_000),
-        store=throttled.asyncio.store.BlockingStore(server=f"redis://127.0.0.1:{port}/2"),
+        store=throttled.asyncio.store.RedisStore(server=f"redis://127.0.0.1:{port}/2"),
     )
     found["throttled-py"] = await rate(lambda key: throttle.limit(key))
     storage = limits.aio.storage.RedisStorage(f"async+redis://127.0.0.1:{port}/3", implementation="redispy")

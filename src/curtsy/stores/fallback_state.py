@@ -411,6 +411,8 @@ class FallbackState:
                 self._users -= 1
                 if not (self._users or self.is_out or self.bases):
                     _states.pop(self._name, None)
+                    if self._ledger is not None:
+                        self._ledger.close()
         return closed
 
 

@@ -28,7 +28,7 @@ FORMAT = Format(
     schema=("CREATE TABLE entries (key BLOB PRIMARY KEY, base BLOB, ours BLOB) WITHOUT ROWID",),
 )
 
-_PATIENCE = 0.2
+_PATIENCE = 0.1
 """Seconds to wait for another process. It holds the lock for microseconds, unless it is stopped."""
 
 UNUSABLE = (StoreError, *TROUBLE)
@@ -86,6 +86,7 @@ class OutageLedger:
             if os.path.exists(file.path):
                 with file.use() as connection:
                     names = connection.execute("SELECT key FROM entries ORDER BY key").fetchall()
+                    file.disconnect()  # most processes need it only once
                 return [name.decode("utf-8", "surrogatepass") for [name] in names]
         return []
 
@@ -97,6 +98,12 @@ class OutageLedger:
                 return False
             entry.delete()
         return True
+
+    def close(self) -> None:
+        """Close the file; the next use opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _opened(self, *, is_made: bool) -> SQLiteFile:
         if self._file is None:
