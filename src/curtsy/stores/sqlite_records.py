@@ -277,9 +277,11 @@ class RecordFile(SQLiteFile):
                 return False
 
     def close(self) -> None:
-        """Close the file for good; idempotent."""
-        self._reader.close()
-        super().close()
+        """Close the file. A thread that still runs at the end of the program opens it again."""
+        for file in (self, self._reader):
+            with file.lock:
+                file.disconnect()
+        self.file_lock.drop()
 
     # --- Reads -----------------------------------------------------------------------------------------------------
 
