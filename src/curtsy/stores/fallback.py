@@ -178,8 +178,7 @@ class AsyncFallbackStore(AsyncStore):
         if len(losses) > self._known_losses:
             new = losses[self._known_losses :]
             self._known_losses += len(new)
-            whole = [loss for loss in new if loss.key is None][-1:]  # the last one includes the earlier ones
-            for loss in (*whole, *[loss for loss in new if loss.key is not None]):
+            for loss in new:
                 self._state.lose(loss)
         return self._state.lost
 

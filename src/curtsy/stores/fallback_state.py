@@ -122,8 +122,7 @@ class FallbackState:
         """Keys that memory answers for, with the store's records at the start of the outage."""
         self.lost: dict[str, Sight] = {}
         """Records that the store has lost, to be restored."""
-        self._last_loss: object = None
-        self._damaged: set[object] = set()
+        self._losses: set[object] = set()  # names of those seen
         self._warned_at = -SILENCE
         self.is_out = False
         self.outages = 0
@@ -164,16 +163,12 @@ class FallbackState:
     def lose(self, loss: Loss) -> None:
         """Add the remembered records of a loss to `lost`, once per loss."""
         with _lock:
-            if loss.key is not None:
-                if loss.name not in self._damaged and (sight := self._seen.get(loss.key)) is not None:
-                    self.lost[loss.key] = sight
-                self._damaged.add(loss.name)
+            if loss.name in self._losses:
                 return
-            if loss.name == self._last_loss:
-                return
-            found = {key: sight for key, sight in self._seen.items() if sight.record is not None}
+            self._losses.add(loss.name)
+            concerned = [(key, sight) for key, sight in self._seen.items() if loss.key in (None, key)]
+            found = {key: sight for key, sight in concerned if sight.record is not None}
             self.lost.update(found)
-            self._last_loss = loss.name
         if loss.why and self._monotonic() >= self._warned_at + SILENCE:
             self._warned_at = self._monotonic()
             logger.warning(
