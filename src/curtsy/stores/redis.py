@@ -76,13 +76,6 @@ class AsyncRedisStore(AsyncStore):
     def losses(self) -> Sequence[Loss]:
         return self._swap.marks.losses
 
-    async def check(self) -> None:
-        """Connect, and raise PolicyError for a server that is too old or evicts keys.
-
-        Without this, the first call does it.
-        """
-        await self._connection().client()
-
     async def update(self, key: str, step: Step[Answer]) -> Answer:
         """Change one record atomically by `step`, and return its answer.
 
