@@ -154,11 +154,11 @@ def test_processes_killed_while_they_cannot_write_overrun_no_budget(site: Site, 
 
 _HOLDER = """
 import sys, time
-from curtsy.stores.sqlite_records import Database
+from curtsy.stores.sqlite_records import RecordFile
 def work(draft):
     print("held", flush=True)
     time.sleep(60)
-Database(sys.argv[1], patience=1.0).transact(work)
+RecordFile(sys.argv[1], patience=1.0).transact(work)
 """
 
 

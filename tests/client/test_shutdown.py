@@ -27,7 +27,7 @@ from curtsy.crawling.start import Crawl, acrawl, crawl
 from curtsy.engine.counters import read_statistics
 from curtsy.http.sender import HttpSender
 from curtsy.stores import open_store
-from curtsy.stores.sqlite_writer import _writers
+from curtsy.stores.sqlite import _writers
 from curtsy.system.threads import begun_in_thread, in_thread
 from curtsy.testing import FakeClock
 from tests.client.fetching import AGENT, UNPACED, client, domain_of

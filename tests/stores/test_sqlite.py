@@ -24,7 +24,8 @@ from curtsy.core.host import Host, fresh
 from curtsy.core.message import SECOND, Now
 from curtsy.core.record import Record
 from curtsy.stores.sqlite import AsyncSQLiteStore
-from curtsy.stores.sqlite_records import SCHEMA, Database
+from curtsy.stores.sqlite_file import Format
+from curtsy.stores.sqlite_records import FORMAT, RecordFile
 from curtsy.testing import FakeClock
 from tests.stores.steps import Refusal, count, keep, refuse, stamp
 from tests.stores.worker import ROOT
@@ -41,6 +42,10 @@ def path(tmp_path: Path) -> Path:
 def foreign(path: Path) -> sqlite3.Connection:
     """A connection as any other program has it."""
     return sqlite3.connect(path, isolation_level=None)
+
+
+def later_format(statement: str) -> Format:
+    return FORMAT._replace(schema=(*FORMAT.schema, statement))
 
 
 def test_directory_and_file_are_made_and_are_the_users_own(tmp_path: Path) -> None:
@@ -366,7 +371,7 @@ def test_a_file_of_an_older_format_is_migrated(path: Path) -> None:
     store = sqlite_store(path)
     store.update("a", count)
     store.close()
-    later = Database(str(path), patience=1.0, schema=(*SCHEMA, "ALTER TABLE records ADD COLUMN note TEXT"))
+    later = RecordFile(str(path), patience=1.0, format=later_format("ALTER TABLE records ADD COLUMN note TEXT"))
     seen: list[Record | None] = []
 
     later.transact(lambda draft: seen.append(draft.load("a")))
@@ -374,13 +379,13 @@ def test_a_file_of_an_older_format_is_migrated(path: Path) -> None:
     assert seen == [Host(requests=1)]
     later.close()
     other = foreign(path)
-    assert other.execute("PRAGMA user_version").fetchone() == (len(SCHEMA) + 1,)
+    assert other.execute("PRAGMA user_version").fetchone() == (len(FORMAT.schema) + 1,)
     other.close()
 
 
 def test_a_file_of_a_later_format_is_refused_and_left_alone(path: Path, snapshot: Snapshot) -> None:
     """U16"""
-    later = Database(str(path), patience=1.0, schema=(*SCHEMA, "CREATE TABLE more (key BLOB)"))
+    later = RecordFile(str(path), patience=1.0, format=later_format("CREATE TABLE more (key BLOB)"))
     later.transact(lambda draft: None)
     later.close()
     before = path.read_bytes()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from curtsy.core.errors import not_imported
 from curtsy.stores.blocking import BlockingStore, for_threads
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from curtsy.stores.protocol import Answer, AsyncStore, Loss, Step, Store, WrappedStore
@@ -52,7 +51,9 @@ def open_async_store(
 
         store, ledger = AsyncSQLiteStore(place, clock=clock), ledger_of(place)
     else:
-        store, ledger = _redis().AsyncRedisStore(place, clock=clock), None
+        from curtsy.stores.redis import AsyncRedisStore
+
+        store, ledger = AsyncRedisStore(place, clock=clock), None
     if not fallback:
         return store
     return AsyncFallbackStore(store, state=fallback_state_of(store.identity, share, ledger))
@@ -79,12 +80,3 @@ def _find(url: str | None) -> tuple[str, str]:
         return "sqlite", str(platformdirs.user_state_path("curtsy") / "state.sqlite")
     kind, place = parse_store_url(url)
     return kind, os.path.expanduser(place) if kind == "sqlite" else place
-
-
-def _redis() -> Any:
-    try:
-        from curtsy.stores import redis
-    except ImportError as error:
-        cause = error.__cause__ if isinstance(error.__cause__, ImportError) else error
-        raise not_imported("a Redis store needs the library redis-py", "redis", "redis", cause) from error
-    return redis

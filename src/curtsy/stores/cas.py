@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -197,9 +198,7 @@ class CompareAndSwap:
     def pattern(self, prefix: str) -> bytes:
         """Return the SCAN pattern for the keys that begin with `prefix`."""
         literal = self._prefix + prefix.encode("utf-8", "surrogatepass")
-        for special in (b"\\", b"*", b"?", b"[", b"]"):
-            literal = literal.replace(special, b"\\" + special)
-        return literal + b"*}"
+        return re.sub(rb"([\\*?\[\]])", rb"\\\1", literal) + b"*}"
 
     def ask(self, attempt: Attempt) -> tuple[Any, ...]:
         """Run the steps on the cached value; return the server's key and the arguments of the script."""
@@ -241,7 +240,7 @@ class CompareAndSwap:
                 seen = Seen(last=at, shift=attempt._shift, floor=at)
             else:
                 seen = attempt._seen._replace(last=at, shift=attempt._shift, floor=at)
-            self._remember(attempt.key, seen)
+            self._seen.put(attempt.key, seen)
             return True
         at, value = reply
         self._learn(attempt, at)
@@ -271,7 +270,7 @@ class CompareAndSwap:
             seen = known._replace(nonce=b"", record=None, is_damaged=False)
         if seen.is_damaged:
             self.marks.losses.append(Loss(object(), key=key))
-        self._remember(key, seen)
+        self._seen.put(key, seen)
         return seen.record
 
     def _decoded(self, key: str, value: bytes | None) -> Seen:
@@ -317,9 +316,6 @@ class CompareAndSwap:
             self.marks.doubt(attempt.server)
         if at < attempt._bound or at >= self._bound(attempt.server):
             self._times[attempt.server] = at, ticks
-
-    def _remember(self, key: str, seen: Seen) -> None:
-        self._seen.put(key, seen)
 
     def _filters(self, attempt: Attempt, found: Record | None, at: int) -> None:
         """Require a look at the mark if the record found cannot result from the cached one."""

@@ -24,6 +24,9 @@ Migration = Callable[[list[Any]], list[Any]]
 """Function that converts the fields of one format (without tag and format) to those of the next."""
 
 
+_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
 class DamagedRecord(StoreError):
     """Error for bytes that no version of curtsy wrote; they count as no record, with a warning (U16)."""
 
@@ -37,22 +40,9 @@ class Codec:
         self._kinds = {_tag(kind): kind for kind in kinds}
         self._types = frozenset(kinds)
         self._migrations = dict(migrations or {})
-        if len(self._kinds) != len(kinds):
-            raise TypeError(f"two kinds of record share a tag among {[_tag(kind) for kind in kinds]}. Rename one.")
-        for tag, kind in self._kinds.items():
-            self._check(tag, kind)
         shape: Any = Union[tuple(kinds)]  # noqa: UP007 -- a union that is only known at run time
         self._decoder = msgspec.msgpack.Decoder(shape)
         self._encoder = msgspec.msgpack.Encoder()
-
-    def _check(self, tag: str, kind: type[Record]) -> None:
-        """Raise TypeError for a kind that could be written but not read again."""
-        default = next(field.default for field in msgspec.structs.fields(kind) if field.name == "format")
-        if default != kind.current:
-            raise TypeError(f"{kind.__name__}.format is {default} by default but current is {kind.current}. Set both.")
-        for number in range(1, kind.current):
-            if (tag, number) not in self._migrations:
-                raise TypeError(f"{kind.__name__} has no migration from format {number}. Add one for {(tag, number)}.")
 
     def pack(self, record: Record) -> bytes:
         """Return the record as bytes. Raises TypeError for an unknown kind."""
@@ -67,7 +57,7 @@ class Codec:
         """
         try:
             record: Record = self._decoder.decode(data)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
+        except _UNREADABLE:
             return self._migrate(data)
         # Another format can match the current shape by chance; its number distinguishes it.
         return record if record.format == record.current else self._migrate(data)
@@ -92,7 +82,7 @@ class Codec:
         """Return kind, format and fields. Raises as `unpack` does."""
         try:
             raw = msgspec.msgpack.decode(data)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        except _UNREADABLE as error:
             raise DamagedRecord(f"{len(data)} bytes are no record: {error}.") from error
         match raw:
             case [str(tag), int(number), *fields] if number >= 1 and number is not True:

@@ -11,6 +11,7 @@ record. Records that a working store has lost are restored in the background too
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,8 +29,7 @@ from curtsy.system.threads import in_thread, is_blocking, run_blocking
 PROBE = "\0probe"
 """Reserved key, written to test whether a store accepts writes."""
 
-AT_ONCE = 128
-"""Maximum number of lost records that are restored in one batch."""
+logger = logging.getLogger("curtsy")
 
 Result = TypeVar("Result")
 
@@ -129,7 +129,7 @@ class AsyncFallbackStore(AsyncStore):
         found: list[str] = []
         with suppress(_Out):
             found = await self._ask(lambda: self._inner.keys(prefix))
-        return sorted({*found, *self._state.keys(prefix)})
+        return sorted({*found, *self._state.memory.keys(prefix)})
 
     async def records(self, prefix: str) -> list[tuple[str, Any]]:
         if not self._state.bases:
@@ -178,8 +178,7 @@ class AsyncFallbackStore(AsyncStore):
         if len(losses) > self._known_losses:
             new = losses[self._known_losses :]
             self._known_losses += len(new)
-            whole = [loss for loss in new if loss.key is None][-1:]  # the last one includes the earlier ones
-            for loss in (*whole, *[loss for loss in new if loss.key is not None]):
+            for loss in new:
                 self._state.lose(loss)
         return self._state.lost
 
@@ -239,27 +238,25 @@ class AsyncFallbackStore(AsyncStore):
             except StoreError:
                 raise
             except Exception as error:
-                state.not_merged(key, error)
+                text = "the record under %r cannot be joined with the store's, which is kept"
+                logger.error(text, key, exc_info=error)
             if state.moved(key, ours):
                 return
 
     async def _restore(self) -> None:
         """Restore the records that the store has lost; other processes may not remember them."""
         state = self._state
-        while not state.is_out and (batch := [WatchedStep(self._lost, key, _keep) for key in [*state.lost][:AT_ONCE]]):
-            sights = {step.key: state.lost.get(step.key) for step in batch}
-            try:
-                await self._inner.update_many([(step.key, step) for step in batch])
-            except StoreError:
-                await self._probe()  # if that works, one of these records may be unusable
-                for step in batch:
-                    try:
-                        await self._inner.update(step.key, step)
-                    except StoreError:
-                        await self._probe()
-                        step.restored = None
-            for step in batch:
-                state.restored(step, sights[step.key])
+        while not state.is_out and (lost := next(iter(state.lost.copy().items()), None)):
+            key, sight = lost
+            step = WatchedStep(self._lost, key, _keep)
+            for _ in range(2):
+                try:
+                    await self._inner.update(key, step)
+                    break
+                except StoreError:
+                    await self._probe()  # if that works, this record may be unusable
+                    step.restored = None
+            state.restored(step, sight)
 
 
 def _loop() -> asyncio.AbstractEventLoop | None:

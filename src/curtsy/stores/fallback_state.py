@@ -18,7 +18,7 @@ from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.record import Record
 from curtsy.core.rules import TEXTS
 from curtsy.stores.memory import MemoryStore
-from curtsy.stores.outage_ledger import Entry, OutageLedger
+from curtsy.stores.outage_ledger import UNUSABLE, Entry, OutageLedger
 from curtsy.stores.protocol import Answer, Loss, Step
 from curtsy.system.clock import BootClock
 
@@ -114,16 +114,15 @@ class FallbackState:
         self._seen: Bounded[str, Sight] = Bounded(
             REMEMBERED, TEXTS, lambda sight: 0 if sight.record is None else sight.record.weight
         )
-        self._latest: Sight | None = None
-        self._line: Sight | None = None  # start of the outage's clock; None if the store never worked
+        self._latest: Sight | None = None  # None if the store never worked
         self._boot_clock = BootClock()
-        self._memory = MemoryStore(self)
+        self.memory = MemoryStore(self)
+        """Records of the keys in `bases`."""
         self.bases: dict[str, Record | None] = {}
         """Keys that memory answers for, with the store's records at the start of the outage."""
         self.lost: dict[str, Sight] = {}
         """Records that the store has lost, to be restored."""
-        self._last_loss: object = None
-        self._damaged: set[object] = set()
+        self._losses: set[object] = set()  # names of those seen
         self._warned_at = -SILENCE
         self.is_out = False
         self.outages = 0
@@ -164,16 +163,12 @@ class FallbackState:
     def lose(self, loss: Loss) -> None:
         """Add the remembered records of a loss to `lost`, once per loss."""
         with _lock:
-            if loss.key is not None:
-                if loss.name not in self._damaged and (sight := self._seen.get(loss.key)) is not None:
-                    self.lost[loss.key] = sight
-                self._damaged.add(loss.name)
+            if loss.name in self._losses:
                 return
-            if loss.name == self._last_loss:
-                return
-            found = {key: sight for key, sight in self._seen.items() if sight.record is not None}
+            self._losses.add(loss.name)
+            concerned = [(key, sight) for key, sight in self._seen.items() if loss.key in (None, key)]
+            found = {key: sight for key, sight in concerned if sight.record is not None}
             self.lost.update(found)
-            self._last_loss = loss.name
         if loss.why and self._monotonic() >= self._warned_at + SILENCE:
             self._warned_at = self._monotonic()
             logger.warning(
@@ -216,7 +211,7 @@ class FallbackState:
             passed = self._monotonic()
             is_new = self._began_at is None
             if is_new:
-                self._began_at, self._line = passed, self._latest
+                self._began_at = passed
             # A store that fails again within LAST_PROBE seconds keeps its longer interval.
             self._interval = FIRST_PROBE if passed - self._back_at > LAST_PROBE else self._interval
             self._probe_at = passed + self._interval
@@ -251,13 +246,13 @@ class FallbackState:
             if not self.holds(key):
                 raise Gone
             if self._ledger is None or not key.startswith(SHARED):
-                return self._memory.update(key, ours)
+                return self.memory.update(key, ours)
             with contextlib.ExitStack() as stack:
                 entry = None
-                with contextlib.suppress(OSError):  # then this process counts alone
+                with contextlib.suppress(*UNUSABLE):  # then this process counts alone
                     entry = stack.enter_context(self._ledger.entry(key))
                     self._enter(key, entry)
-                answer = self._memory.update(key, ours)
+                answer = self.memory.update(key, ours)
                 if entry is not None:
                     self._write(key, entry)
             return answer
@@ -265,7 +260,7 @@ class FallbackState:
     def _enter(self, key: str, entry: Entry) -> None:
         """Take in the counts of other processes, and keep those made here while the entry was unavailable."""
         if entry.exists:
-            ours = _joined(entry.ours, self._memory.read(key), self._synced.get(key, self.bases.get(key)))
+            ours = _joined(entry.ours, self.memory.read(key), self._synced.get(key, self.bases.get(key)))
             self._put(key, ours)
             self.bases[key], self._synced[key] = entry.base, entry.ours
         elif key in self._synced:  # another process has written the record last seen here to the store
@@ -273,14 +268,14 @@ class FallbackState:
 
     def _merge_ledger(self, key: str) -> None:
         if self._ledger is not None and key in self._synced:
-            with contextlib.suppress(OSError), self._ledger.entry(key) as entry:
+            with contextlib.suppress(*UNUSABLE), self._ledger.entry(key) as entry:
                 self._enter(key, entry)
                 if entry.exists:
                     self._write(key, entry)
 
     def _write(self, key: str, entry: Entry) -> None:
-        record = self._memory.read(key)
-        with contextlib.suppress(OSError):  # then the counts are local until the next write succeeds
+        record = self.memory.read(key)
+        with contextlib.suppress(*UNUSABLE):  # then the counts are local until the next write succeeds
             entry.write(self.bases[key], record)
             self._synced[key] = record
 
@@ -292,11 +287,7 @@ class FallbackState:
         with _lock:
             if self.is_out:
                 self.bases.setdefault(key, None)
-            return self._memory.read(key)
-
-    def keys(self, prefix: str) -> list[str]:
-        """Return the keys in memory that begin with `prefix`."""
-        return self._memory.keys(prefix)
+            return self.memory.read(key)
 
     def now(self) -> Now:
         """Return an estimate of the store's current time."""
@@ -310,10 +301,10 @@ class FallbackState:
 
     def _put(self, key: str, record: Record | None) -> None:
         self.bases[key] = record
-        self._memory.update(key, lambda _, now: (record, None))
+        self.memory.update(key, lambda _, now: (record, None))
 
     def _present(self, key: str) -> Now:
-        return self._continued(self._seen.get(key) or self._line)
+        return self._continued(self._seen.get(key) or self._latest)
 
     def _continued(self, line: Sight | None) -> Now:
         if line is None:  # the store's time is unknown
@@ -322,7 +313,7 @@ class FallbackState:
         return Now(Instant(line.now.at + passed), line.now.epoch + passed, line.now.boot)
 
     def _is_unchanged(self, key: str) -> bool:
-        return bool(self._memory.read(key) == self.bases.get(key))
+        return bool(self.memory.read(key) == self.bases.get(key))
 
     # Return to the store.
 
@@ -359,24 +350,20 @@ class FallbackState:
         """Return the record in memory, and the step that merges it into the store's record."""
         with _lock:
             self._merge_ledger(key)
-            ours, base = self._memory.read(key), self.bases[key]
+            ours, base = self.memory.read(key), self.bases[key]
         then = self._present(key)
         return ours, lambda record, now: (_joined(record, _in_time(ours, now, then), base), None)
-
-    def not_merged(self, key: str, error: Exception) -> None:
-        """Log that a record in memory is dropped."""
-        logger.error("the record under %r cannot be joined with the store's, which is kept", key, exc_info=error)
 
     def moved(self, key: str, ours: Record | None) -> bool:
         """Note that the store has the record `ours`; return False if it has changed since."""
         with _lock:
             is_shared = self._ledger is not None and key in self._synced
-            if self._memory.read(key) != ours or (is_shared and self._ledger and not self._ledger.moved(key, ours)):
+            if self.memory.read(key) != ours or (is_shared and self._ledger and not self._ledger.moved(key, ours)):
                 self.bases[key] = ours  # the store has this version
                 return False
             self._synced.pop(key, None)
             del self.bases[key]
-            self._memory.forget(key)
+            self.memory.forget(key)
             return True
 
     def returned(self, moved: int) -> None:
@@ -419,6 +406,8 @@ class FallbackState:
                 self._users -= 1
                 if not (self._users or self.is_out or self.bases):
                     _states.pop(self._name, None)
+                    if self._ledger is not None:
+                        self._ledger.close()
         return closed
 
 

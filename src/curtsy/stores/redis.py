@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from curtsy.core.errors import StoreError
 from curtsy.core.message import Instant, Now
 from curtsy.core.record import Record
 from curtsy.stores.cas import Attempt, Outcome
@@ -27,8 +29,8 @@ from curtsy.stores.redis_server import (
     look,
     names_of,
     pause_before,
+    pipelined,
     reply_of,
-    values_of,
 )
 from curtsy.system.clock import Clock
 from curtsy.system.threads import is_blocking, pause
@@ -38,6 +40,8 @@ BATCH = 128
 
 FLIGHTS = 4
 """Maximum number of pipelines under way. Later updates go together in the next one."""
+
+logger = logging.getLogger("curtsy")
 
 Result = TypeVar("Result")
 Steps = Sequence[tuple[str, Step[Any]]]
@@ -72,13 +76,6 @@ class AsyncRedisStore(AsyncStore):
     def losses(self) -> Sequence[Loss]:
         return self._swap.marks.losses
 
-    async def check(self) -> None:
-        """Connect, and raise PolicyError for a server that is too old or evicts keys.
-
-        Without this, the first call does it.
-        """
-        await self._connection().client()
-
     async def update(self, key: str, step: Step[Answer]) -> Answer:
         """Change one record atomically by `step`, and return its answer.
 
@@ -109,7 +106,8 @@ class AsyncRedisStore(AsyncStore):
         keys, found = await self.keys(prefix), []
         for start in range(0, len(keys), BATCH):
             batch = keys[start : start + BATCH]
-            values = await self._connection().call(partial(values_of, [self._swap.name(key) for key in batch]))
+            commands = [("GET", self._swap.name(key)) for key in batch]  # in a cluster, MGET does not work
+            values = await self._connection().call(partial(pipelined, commands, is_raised=True))
             found += [(key, self._swap.record(key, value)) for key, value in zip(batch, values, strict=True)]
         return [(key, record) for key, record in found if record is not None]
 
@@ -132,7 +130,7 @@ class AsyncRedisStore(AsyncStore):
 
     def _connection(self) -> Connection:
         if self._is_closed:
-            raise self._server.closed()
+            raise StoreError(f"{self._server.address.shown} was used after close(). Open another store.")
         loop = _loop()
         connection = self._connections.get(loop)
         if connection is None:
@@ -178,8 +176,9 @@ class Connection:
             client, closers = self._server.address.open(self._server.timeout)
             async with self._limit():
                 self._server.check(await reply_of(client.info(**self._server.everywhere)))
-        except NoPermission:
-            self._server.not_checked()
+        except NoPermission:  # a managed server hides its settings
+            shown = self._server.address.shown
+            logger.debug("%s does not let us see its settings: not checked for version and eviction", shown)
         except BaseException as error:
             await close_all(closers)
             if isinstance(error, FAILURES):
@@ -214,8 +213,11 @@ class Connection:
             waiting = list(attempts.values())
             for start in range(0, len(waiting), BATCH):
                 await self.take(waiting[start : start + BATCH])
-            outcomes = {key: iter(attempt.outcomes) for key, attempt in attempts.items()}
-            return [outcome.answer for outcome in _raised([next(outcomes[key]) for key, _ in steps])]
+            for outcome in (each for attempt in waiting for each in attempt.outcomes):
+                if outcome.error is not None:
+                    raise outcome.error
+            answers = {key: iter(attempt.outcomes) for key, attempt in attempts.items()}
+            return [next(answers[key]).answer for key, _ in steps]
         futures = [self.enqueue(key, step) for key, step in steps]
         await asyncio.gather(*futures, return_exceptions=True)
         return [future.result() for future in futures]
@@ -232,7 +234,7 @@ class Connection:
         return answer
 
     def _call_soon(self) -> None:
-        if not self._is_called and len(self._flights) < FLIGHTS:
+        if self._waiting and not self._is_called and len(self._flights) < FLIGHTS:
             self._is_called = True
             asyncio.get_running_loop().call_soon(self._depart)
 
@@ -246,13 +248,11 @@ class Connection:
         flight = asyncio.get_running_loop().create_task(self._fly(jobs))
         self._flights.add(flight)
         flight.add_done_callback(self._landed)
-        if self._waiting:
-            self._call_soon()
+        self._call_soon()
 
     def _landed(self, flight: asyncio.Task[None]) -> None:
         self._flights.discard(flight)
-        if self._waiting:
-            self._call_soon()
+        self._call_soon()
 
     async def _fly(self, jobs: dict[str, Jobs]) -> None:
         futures = {
@@ -263,8 +263,7 @@ class Connection:
             for outcome, answer in zip(attempt.outcomes, futures.pop(attempt), strict=True):
                 _settle(answer, outcome)
             self._busy.discard(attempt.key)
-            if attempt.key in self._waiting:
-                self._call_soon()
+            self._call_soon()
 
         try:
             await self.take(list(futures), deliver)
@@ -287,7 +286,7 @@ class Connection:
         while attempts:
             for each in self._server.looks(client, attempts):
                 self._server.swap.marked(each, await self.call(partial(look, each.words)))
-            replies = await self.call(partial(exchange, self._server.ask(attempts)))
+            replies = await self.call(partial(exchange, [self._server.swap.ask(attempt) for attempt in attempts]))
             left = self._server.hear(attempts, replies, deadline)
             for attempt in set(attempts).difference(left):
                 done(attempt)
@@ -300,14 +299,6 @@ class Connection:
         while self._flights or self._is_called:
             await asyncio.wait(self._flights) if self._flights else await asyncio.sleep(0)
         await close_all(self._closers)
-
-
-def _raised(outcomes: list[Outcome]) -> list[Outcome]:
-    """Return the outcomes, or raise the first error among them."""
-    for outcome in outcomes:
-        if outcome.error is not None:
-            raise outcome.error
-    return outcomes
 
 
 def _settle(answer: asyncio.Future[Any], outcome: Outcome) -> None:

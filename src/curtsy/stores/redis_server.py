@@ -17,11 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from curtsy.core.errors import PolicyError, StoreError
+from curtsy.core.errors import PolicyError, StoreError, not_imported
 from curtsy.stores import generation
 from curtsy.stores.cas import SCRIPT, SHA, Attempt, CompareAndSwap
 from curtsy.stores.generation import Look
-from curtsy.stores.url import parse_server
+from curtsy.stores.url import ServerUrl, parse_server
 from curtsy.system.clock import Clock
 from curtsy.system.threads import is_blocking
 
@@ -36,8 +36,8 @@ try:
     import redis.retry
     import redis.sentinel
     from redis.backoff import NoBackoff
-except ImportError as missing:
-    raise ImportError("a Redis store needs redis-py. Install it with: pip install 'curtsy[redis]'") from missing
+except ImportError as error:
+    raise not_imported("a Redis store needs the library redis-py", "redis", "redis", error) from error
 
 FAILURES = (redis.RedisError, redis.exceptions.RedisClusterException, OSError, asyncio.TimeoutError)
 """Exceptions of redis-py for a server that fails. RedisClusterException is no RedisError."""
@@ -69,18 +69,9 @@ _swaps: weakref.WeakValueDictionary[tuple[str, float], CompareAndSwap] = weakref
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """Address of a server, a cluster or a Sentinel service, with its login."""
+class Address(ServerUrl):
+    """Address of a server, a cluster or a Sentinel service, with the options of its URL."""
 
-    shown: str
-    """Text for messages, without user, password and options."""
-
-    kind: str
-    """`cluster`, `sentinel`, or empty for one server."""
-
-    url: str = field(repr=False)
-    hosts: tuple[tuple[str, int], ...]
-    service: str = ""
     options: dict[str, Any] = field(default_factory=dict, repr=False)
     """Options for redis-py."""
 
@@ -162,7 +153,7 @@ def parse_address(url: str) -> Address:
             options.pop("db", None)
         if place.is_tls:
             options["ssl"] = True
-    return Address(place.shown, place.kind, place.url, place.hosts, place.service, options)
+    return Address(place.shown, place.kind, place.url, place.hosts, place.service, place.is_tls, options)
 
 
 def _options(url: str, shown: str) -> dict[str, Any]:
@@ -203,10 +194,6 @@ class Server:
             return [ask(server, mark(place)) for server, place in places if place is not None]
         except FAILURES as error:
             raise self.failed(error) from error
-
-    def ask(self, attempts: list[Attempt]) -> list[tuple[Any, ...]]:
-        """Return the arguments of the script for each attempt."""
-        return [self.swap.ask(attempt) for attempt in attempts]
 
     def hear(self, attempts: list[Attempt], replies: list[Any], deadline: float) -> list[Attempt]:
         """Take the replies, and return the attempts to retry."""
@@ -264,18 +251,10 @@ class Server:
                     "and with them their limits. Set it to noeviction, or use a server of its own."
                 )
 
-    def not_checked(self) -> None:
-        """Log that the check is skipped, because a managed server hides its settings."""
-        logger.debug("%s does not let us see its settings: not checked for version and eviction", self.address.shown)
-
     def failed(self, error: BaseException) -> StoreError:
         """Return a StoreError for an error of redis-py, and require a look at all marks."""
         self.swap.marks.doubt_all()
         return self.address.failed(error, self.timeout)
-
-    def closed(self) -> StoreError:
-        """Return the error for a call after `close()`."""
-        return StoreError(f"{self.address.shown} was used after close(). Open another store.")
 
 
 async def reply_of(reply: Any) -> Any:
@@ -296,30 +275,22 @@ async def exchange(words: list[tuple[Any, ...]], client: Any) -> list[Any]:
             return [await reply_of(client.execute_command("EVALSHA", SHA, 1, *words[0]))]
         except NoScript:
             return [await reply_of(client.execute_command("EVAL", SCRIPT, 1, *words[0]))]
-    replies = await _batch(client, [("EVALSHA", SHA, 1, *each) for each in words])
+    replies = await pipelined([("EVALSHA", SHA, 1, *each) for each in words], client)
     missing = [place for place, reply in enumerate(replies) if isinstance(reply, NoScript)]
     if missing:
-        again = await _batch(client, [("EVAL", SCRIPT, 1, *words[place]) for place in missing])
+        again = await pipelined([("EVAL", SCRIPT, 1, *words[place]) for place in missing], client)
         for place, reply in zip(missing, again, strict=True):
             replies[place] = reply
     return replies
 
 
-async def _batch(client: Any, commands: list[tuple[Any, ...]]) -> list[Any]:
+async def pipelined(commands: list[tuple[Any, ...]], client: Any, is_raised: bool = False) -> list[Any]:
+    """Send commands at once; return the replies, with errors in place unless `is_raised`."""
     pipeline = client.pipeline(transaction=False)
     for each in commands:
         pipeline.execute_command(*each)
-    replies: list[Any] = await reply_of(pipeline.execute(raise_on_error=False))
+    replies: list[Any] = await reply_of(pipeline.execute(raise_on_error=is_raised))
     return replies
-
-
-async def values_of(names: list[bytes], client: Any) -> list[bytes | None]:
-    """Return the value of each name. MGET does not work in a cluster, where they are in many slots."""
-    pipeline = client.pipeline(transaction=False)
-    for name in names:
-        pipeline.get(name)
-    values: list[bytes | None] = await reply_of(pipeline.execute())
-    return values
 
 
 async def names_of(pattern: bytes, client: Any) -> set[bytes]:

@@ -14,6 +14,7 @@ import itertools
 import os
 import re
 import sqlite3
+import stat
 import threading
 import weakref
 from collections.abc import Sequence
@@ -203,9 +204,12 @@ class SQLiteFile:
         if self._exclusive and self._was_opened:
             return
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
+        try:
             # O_EXCL: closing an existing file would drop all locks that this process has on it.
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            if not stat.S_ISREG(os.stat(self.path).st_mode):  # SQLite would wait for a pipe
+                raise StoreError(f"{self.path} cannot be used: it is not a file. Use another path.") from None
 
     def prepare(self, connection: sqlite3.Connection) -> None:
         """Set the pragmas, check that the file is of this format, and upgrade its schema.
@@ -231,13 +235,16 @@ class SQLiteFile:
         connection.execute("BEGIN")  # all facts of one moment: another process may be creating the tables
         try:
             application, version = (pragma_number(connection, name) for name in ("application_id", "user_version"))
-            is_empty = connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+            tables = "SELECT count(*), count(*) FILTER (WHERE sql = ?) FROM sqlite_master"
+            made, made_by_us = connection.execute(tables, (self.format.schema[0],)).fetchone()
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
         if application != self.format.application:
-            if is_empty:
+            if not made:
                 return None
+            if made_by_us:
+                raise Unsound("its table is ours, its application_id is not")
             raise ForeignFile(f"{self.path} is a database of another program. Give curtsy a file of its own.")
         if version > len(self.format.schema):
             raise ForeignFile(

@@ -1,47 +1,65 @@
-"""SQLite file of records: opening, transactions and repair.
+"""SQLite file of records: transactions, reads, losses and repair.
 
-Checkpoints happen within a commit, and so while the process holds the file lock. This avoids the race between a
-checkpoint and a commit in SQLite before 3.51.3 (sqlite.org/wal.html, "the WAL-reset bug").
+A process writes only while it holds the file lock. Checkpoints happen within a commit, and so under this lock. This
+avoids the race between a checkpoint and a commit in SQLite before 3.51.3 (sqlite.org/wal.html, "the WAL-reset bug").
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
-import random
 import sqlite3
 import stat
-import threading
 import time
+import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from curtsy.core.errors import PolicyError, StoreError
+from curtsy.core.message import SECOND, Now
 from curtsy.core.record import Record
-from curtsy.stores.codec import DamagedRecord
+from curtsy.stores.codec import DamagedRecord, pack, unpack
 from curtsy.stores.protocol import Loss
-from curtsy.stores.transaction import SELECT, Transaction, decoded, encode
-from curtsy.system.file_lock import FileLock, Inode, inode
-
-SCHEMA = (
-    "CREATE TABLE records (key BLOB PRIMARY KEY, data BLOB NOT NULL, sum INTEGER NOT NULL, expires_epoch INTEGER)"
-    " WITHOUT ROWID",
-    "CREATE INDEX records_by_expiry ON records (expires_epoch) WHERE expires_epoch IS NOT NULL",
-    "CREATE TABLE names AS SELECT randomblob(16) AS name",
+from curtsy.stores.sqlite_file import (
+    TROUBLE,
+    DamagedFile,
+    ForeignFile,
+    Format,
+    SQLiteFile,
+    Unsound,
+    connect,
+    error_code,
 )
-"""Statements that bring a file from each `user_version` to the next. Append only."""
+from curtsy.system.file_lock import inode
 
-APPLICATION = 0x43757274
-"""`application_id` of curtsy's files, which distinguishes them from other programs' databases."""
+FORMAT = Format(
+    application=0x43757274,
+    schema=(
+        "CREATE TABLE records (key BLOB PRIMARY KEY, data BLOB NOT NULL, sum INTEGER NOT NULL, expires_epoch INTEGER)"
+        " WITHOUT ROWID",
+        "CREATE INDEX records_by_expiry ON records (expires_epoch) WHERE expires_epoch IS NOT NULL",
+        # A random name identifies the file, because inode numbers are reused.
+        "CREATE TABLE names AS SELECT randomblob(16) AS name",
+    ),
+)
+
+_DAY = 86_400
 
 _SWEEP_EVERY = 60.0
 """Seconds between two sweeps of expired records."""
 
+_SWEEP_ROWS = 100
+"""Maximum number of records that one sweep examines."""
+
+_SELECT = "SELECT data, sum, expires_epoch FROM records WHERE key = ?"
 _SELECT_KEYS = "SELECT key FROM records WHERE key >= ? AND key < ? ORDER BY key"
 _SELECT_ALL = "SELECT data, sum, key FROM records WHERE key >= ? AND key < ? ORDER BY key"
+_SELECT_EXPIRED = "SELECT data, sum, key FROM records WHERE expires_epoch <= ? LIMIT ?"
+_INSERT = "INSERT OR REPLACE INTO records (data, sum, expires_epoch, key) VALUES (?, ?, ?, ?)"
+_UPDATE = "UPDATE records SET data = ?, sum = ? WHERE key = ?"
+_POSTPONE = "UPDATE records SET expires_epoch = ? WHERE key = ?"
+_DELETE = "DELETE FROM records WHERE key = ?"
 
 _LEAST = 512
 """Bytes of the smallest database: SQLite treats some shorter files as empty databases."""
@@ -49,47 +67,108 @@ _LEAST = 512
 _PEEK = 0.2
 """Seconds to wait for a lock when reading a file that cannot be written."""
 
-_TROUBLE = (sqlite3.Error, UnicodeDecodeError)
-"""Exceptions of the sqlite3 module; the second occurs if a message quotes from a damaged file."""
-
-_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT)
-"""Result codes of a damaged file; an intact file never causes the last two here."""
-
 _log = logging.getLogger("curtsy")
 
 
-class DamagedFile(StoreError):
-    """Error for a file that is no intact database."""
-
-
 class Unready(StoreError):
-    """Error for a file that the writer must open, create or repair before a read."""
+    """Error for a file that a transaction must open, create or repair before a read."""
 
 
-class Database:
-    """One file, with a connection for writing and one for reading. Thread-safe."""
+class Transaction:
+    """Records that one transaction has read, and its pending writes."""
 
-    def __init__(self, path: str, *, patience: float, schema: tuple[str, ...] = SCHEMA) -> None:
-        self._path = path
-        self._patience = patience
-        self._schema = schema
-        self._turn = FileLock(path + ".lock")
-        self._writing = threading.Lock()
-        self._reading = threading.Lock()
-        self._writer: sqlite3.Connection | None = None
-        self._reader: sqlite3.Connection | None = None
-        self._file: Inode | None = None
-        """File that the writing connection is open on."""
-        self._beside: dict[str, Inode | None] = {}
-        """Files that SQLite has created beside it, by path."""
-        self._read_file: Inode | None = None
-        self._name: bytes | None = None
-        """Random name stored in the file that was last open; it identifies the file, because inodes are reused."""
+    def __init__(self, connection: sqlite3.Connection, met_damage: Callable[[str, DamagedRecord], None]) -> None:
+        """Store the arguments; `met_damage` is called for each damaged record."""
+        self._connection = connection
+        self._met_damage = met_damage
+        self._records: dict[str, Record | None] = {}
+        self._expiries: dict[str, int | None] = {}
+        self._writes: dict[str, tuple[str, tuple[Any, ...]]] = {}
+        self.now: Now | None = None
+        """Time of the last change; None if nothing changed."""
+
+    def load(self, key: str) -> Record | None:
+        """Return the record under `key`, with the pending changes; None if absent or damaged."""
+        if key in self._records:
+            return self._records[key]
+        row = self._connection.execute(_SELECT, (_encode(key),)).fetchone()
+        self._expiries[key] = 0 if row is None else row[2]
+        try:
+            record = _decode(key, row)
+        except DamagedRecord as damage:
+            self._met_damage(key, damage)
+            self._writes[key] = _DELETE, (_encode(key),)
+            self._expiries[key] = 0
+            record = None
+        self._records[key] = record
+        return record
+
+    def put(self, key: str, record: Record | None, now: Now) -> None:
+        """Set the pending record under `key`; None removes it. Requires `load(key)` before."""
+        name = _encode(key)
+        if record is None:
+            self._writes[key] = _DELETE, (name,)
+        else:
+            data, expires = pack(record), _expiry(record, now)
+            # Most writes keep the day of expiry, and then the index needs no write.
+            if expires == self._expiries[key]:
+                self._writes[key] = _UPDATE, (data, _sum(name, data), name)
+            else:
+                self._writes[key] = _INSERT, (data, _sum(name, data), expires, name)
+        self._records[key] = record
+        self.now = now
+
+    def write(self) -> None:
+        """Write the pending changes."""
+        for statement, values in self._writes.values():
+            self._connection.execute(statement, values)
+
+    def sweep(self, now: Now) -> bool:
+        """Drop some expired records; return True if more may have expired.
+
+        The calendar selects candidates, and the record itself decides whether it has expired. A clock that is set
+        ahead must not make the store forget spent budgets (C19).
+        """
+        rows = self._connection.execute(_SELECT_EXPIRED, (now.epoch // SECOND, _SWEEP_ROWS)).fetchall()
+        for row in rows:
+            name = row[2]
+            expires: int | None = 0
+            try:
+                record = _decode(name.decode("utf-8", "surrogatepass"), row)
+                if record is not None and ((lasts := record.lasts(now)) is None or lasts > 0):
+                    expires = _expiry(record, now)
+            except (DamagedRecord, UnicodeDecodeError):
+                pass
+            except StoreError:  # a later version wrote it and knows its expiry
+                expires = now.epoch // SECOND + _DAY
+            if expires == 0:
+                self._connection.execute(_DELETE, (name,))
+            else:
+                self._connection.execute(_POSTPONE, (expires, name))
+        return len(rows) == _SWEEP_ROWS
+
+
+class _Reader(SQLiteFile):
+    """Connection for reads, which need not wait for a writer. It neither creates nor repairs the file."""
+
+    def open(self) -> sqlite3.Connection:
+        self.opened = inode(self.path)
+        return connect(self.path, self.uri_mode, self.patience)
+
+
+class RecordFile(SQLiteFile):
+    """File of records, with a connection for writing and one for reading. Thread-safe."""
+
+    def __init__(self, path: str, *, patience: float, format: Format = FORMAT) -> None:
+        super().__init__(path, format, patience=patience)
         self.losses: list[Loss] = []
         """Losses: the file was removed, replaced or damaged, or a record was damaged."""
-        self._is_doubtful = False
-        """True if damage was found: the whole file is checked before its next use."""
+        self._reader = _Reader(path, format, patience=patience)
+        self._name: bytes | None = None
+        """Random name stored in the file that was last open; None if it was not yet open, or was renamed."""
         self._sweep_at = 0.0
+
+    # --- Transactions ----------------------------------------------------------------------------------------------
 
     def transact(self, work: Callable[[Transaction], None]) -> None:
         """Wait for the file lock, and let `work` change records in one transaction.
@@ -97,210 +176,123 @@ class Database:
         A damaged file is renamed, and `work` runs again on a fresh one. Raises StoreError or PolicyError.
         """
         try:
-            self._turn.take()
+            self.file_lock.take()
             try:
-                with self._writing:
+                with self.lock:
                     try:
-                        self._attempt(work)
+                        self._run(work)
                     except DamagedFile as damage:
                         self._put_aside(damage)
-                        self._attempt(work)
+                        self._run(work)
             finally:
-                self._turn.give()
+                self.file_lock.give()
         except OSError as error:
-            raise _judged(error, self._path, self._patience) from error
+            raise self.translate(error) from error
 
-    def _attempt(self, work: Callable[[Transaction], None]) -> None:
-        try:
-            connection = self._connected()
-            self._begin(connection)
-            try:
-                draft = Transaction(connection, self._path, self._met_damage)
-                work(draft)
-                draft.write()
-                if draft.now is not None and time.monotonic() >= self._sweep_at:
-                    is_more = draft.sweep(draft.now)
-                    self._sweep_at = time.monotonic() + (1.0 if is_more else _SWEEP_EVERY)
-                connection.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(*_TROUBLE):
-                    connection.execute("ROLLBACK")
-                raise
-        except (*_TROUBLE, OSError) as error:
-            if _primary(error) != sqlite3.SQLITE_BUSY:
-                self._disconnect()
-            if _primary(error) == sqlite3.SQLITE_READONLY and self._says_read_only():
-                raise DamagedFile(f"{self._path} is damaged: it says that it cannot be written.") from error
-            raise _judged(error, self._path, self._patience) from error
+    def _run(self, work: Callable[[Transaction], None]) -> None:
+        with self.transaction() as connection:
+            draft = Transaction(connection, self._met_damage)
+            work(draft)
+            draft.write()
+            if draft.now is not None and time.monotonic() >= self._sweep_at:
+                is_more = draft.sweep(draft.now)
+                self._sweep_at = time.monotonic() + (1.0 if is_more else _SWEEP_EVERY)
 
-    def _connected(self) -> sqlite3.Connection:
-        """Return the writing connection. Reconnect if the file at the path was renamed, replaced or deleted."""
-        if self._writer is not None and not self._is_doubtful and inode(self._path) == self._file:
-            return self._writer
-        file, known = inode(self._path), self._name
-        is_other = self._writer is not None and file != self._file  # even a copy with the same stored name
-        self._abandon()
-        os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-        self._look_at_file()
-        with contextlib.suppress(FileExistsError):
-            # Closing a file drops this process's locks on it. That is harmless only for a file that was just created.
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        connection = _connect(self._path, self._patience)
-        try:
-            self._name = self._prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
-        self._writer, self._file, self._is_doubtful = connection, inode(self._path), False
-        if known is not None and (is_other or self._name != known):
-            self.losses.append(Loss(object()))
-            what = "removed under us. A fresh one is begun" if file is None else "replaced under us. That one is used"
-            _log.warning("%s was %s, with what this process still knows.", self._path, what)
-        self._beside = {name: inode(name) for name in (self._path + "-wal", self._path + "-shm")}
-        return connection
-
-    def _look_at_file(self) -> None:
-        """Raise StoreError for a path that SQLite would treat as a fresh file, or block on.
-
-        A process creates and fills the file while it holds the lock, so a shorter file is damaged (DamagedFile).
-        """
-        try:
-            found = os.stat(self._path)
-        except FileNotFoundError:
-            if os.path.exists(self._path + "-wal"):
-                raise DamagedFile(f"{self._path} is damaged: only its log is left.") from None
-            return
-        if not stat.S_ISREG(found.st_mode):
-            raise StoreError(f"{self._path} cannot be used: it is not a file. Remove it, or use another store.")
-        if found.st_size < _LEAST:
-            raise DamagedFile(f"{self._path} is damaged: it has {found.st_size} bytes.")
-
-    def _says_read_only(self) -> bool:
-        """Return whether the file's header requires a nonexistent version of SQLite (fileformat2.html, 1.3.3)."""
-        with self._reading:
-            self._stop_reading()  # closing the file drops this process's locks on it
-            try:
-                with open(self._path, "rb") as file:
-                    return file.read(19)[18:] > b"\x02"
-            except OSError:
-                return False
-
-    def _abandon(self) -> None:
-        """Close the writing connection; remove its side files if its file is gone from the path.
-
-        SQLite leaves them there, and would treat them as part of the file that is now at the path.
-        """
-        left: list[str] = []
-        if self._writer is not None and inode(self._path) != self._file:
-            left = [name for name, file in self._beside.items() if file is not None and file == inode(name)]
-        self._disconnect()
-        for name in left:
-            os.unlink(name)
-
-    def _prepare(self, connection: sqlite3.Connection) -> bytes:
-        """Check that the file is curtsy's, upgrade its schema, and return its stored name.
-
-        Raises DamagedFile, and PolicyError for a file of another program or a later version.
-        """
-        [application], [version] = (_pragma(connection, name) for name in ("application_id", "user_version"))
-        if application != APPLICATION:
-            made_by = [sql for [sql] in connection.execute("SELECT sql FROM sqlite_master")]
-            if self._schema[0].encode() in made_by:
-                raise DamagedFile(f"{self._path} is damaged: its table is ours, its application_id is not.")
-            if made_by:
-                raise PolicyError(f"{self._path} is a database of another program. Give curtsy a file of its own.")
-        if version > len(self._schema):
-            raise PolicyError(
-                f"{self._path} has format {version}, but this curtsy knows formats up to {len(self._schema)}: a later "
-                "version wrote it. Upgrade curtsy, or use another store."
-            )
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        if version < len(self._schema):
-            connection.execute("BEGIN IMMEDIATE")
-            [version] = _pragma(connection, "user_version")
-            for statement in self._schema[version:]:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {len(self._schema)}")
-            connection.execute(f"PRAGMA application_id = {APPLICATION}")
-            connection.execute("COMMIT")
-        if self._is_doubtful and _pragma(connection, "quick_check(1)") != (b"ok",):
-            raise DamagedFile(f"{self._path} is damaged.")
-        names: list[tuple[bytes]] = connection.execute("SELECT name FROM names").fetchall()
-        if len(names) != 1:
-            raise DamagedFile(f"{self._path} is damaged: it has no name.")
-        connection.execute("PRAGMA busy_timeout = 0")
-        return names[0][0]
-
-    def _met_damage(self, key: str) -> None:
-        self._is_doubtful = True
+    def _met_damage(self, key: str, damage: DamagedRecord) -> None:
+        _log.warning("%s: the record under %a is damaged and counts as absent: %s", self.path, key, damage)
+        self.is_suspect = True
         self.losses.append(Loss(object(), key=key))
-
-    def _begin(self, connection: sqlite3.Connection) -> None:
-        """Begin a transaction, which locks the file against writers that do not use the file lock."""
-        give_up_at = time.monotonic() + self._patience
-        while True:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError as error:
-                if _primary(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
-                    raise
-                time.sleep(random.uniform(0.0005, 0.003))
-            else:
-                return
 
     def _put_aside(self, damage: DamagedFile) -> None:
         """Rename a damaged file to make room for a fresh one.
 
         Requires the file lock, and damage that was just found in the file now at the path.
         """
-        self._disconnect()
         if self._name is not None:
             self._name = None
             self.losses.append(Loss(object()))
-        aside = f"{self._path}.damaged-{int(time.time())}"
+        aside = f"{self.path}.damaged-{int(time.time())}"
         while os.path.exists(aside):
             aside += "-again"
-        for suffix in ("-wal", "-shm", ""):
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(self._path + suffix, aside + suffix)
+        self.set_aside(aside)
         _log.warning(
             "%s It was put aside as %s, and a fresh one begun, with what this process still knows.", damage, aside
         )
 
-    def read(self, key: str) -> Record | None:
-        """Return the last committed record under `key`, or None. Raises Unready if the writer must open the file."""
-        [row] = self._rows(SELECT, (encode(key),)) or [None]
-        try:
-            return decoded(key, row)
-        except DamagedRecord as damage:
-            self._is_doubtful = True
-            raise Unready(f"{self._path} is damaged.") from damage
+    # --- Opening ---------------------------------------------------------------------------------------------------
 
-    def peek(self, key: str) -> Record | None:
-        """Return the record under `key` of an unwritable file; None if it is unreadable.
+    def open(self) -> sqlite3.Connection:
+        """Return a new connection to the file; note a loss if it is not the file that was open before."""
+        with self._reader.lock:
+            self._reader.disconnect()  # before side files of a replaced file are removed
+        before, known, found = self.opened, self._name, inode(self.path)
+        self._look_at_file()
+        connection = super().open()
+        if known is not None and (self._name != known or found != before):  # a copy has the same name
+            self.losses.append(Loss(object()))
+            what = "removed under us. A fresh one is begun" if found is None else "replaced under us. That one is used"
+            _log.warning("%s was %s, with what this process still knows.", self.path, what)
+        return connection
 
-        If SQLite cannot create its side files, only the file itself is readable. It is complete if its last writers
-        have closed it.
+    def _look_at_file(self) -> None:
+        """Raise Unsound for a file that SQLite would treat as a fresh one.
+
+        A process creates and fills the file while it holds the lock, so a shorter file is damaged.
         """
-        for how in ("mode=ro", "mode=ro&immutable=1"):
-            with contextlib.suppress(*_TROUBLE, StoreError, OSError, ValueError):
-                if not stat.S_ISREG(os.stat(self._path).st_mode):
-                    return None
-                connection = sqlite3.connect(
-                    f"{Path(self._path).as_uri()}?{how}", uri=True, timeout=_PEEK, isolation_level=None
-                )
-                connection.text_factory = bytes
-                try:
-                    [application], [version] = (
-                        _pragma(connection, name) for name in ("application_id", "user_version")
-                    )
-                    if application != APPLICATION or version > len(self._schema):
-                        return None
-                    return decoded(key, connection.execute(SELECT, (encode(key),)).fetchone())
-                finally:
-                    connection.close()
-        return None
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            if os.path.exists(self.path + "-wal"):
+                raise Unsound("only its log is left") from None
+            return
+        if stat.S_ISREG(found.st_mode) and found.st_size < _LEAST:
+            raise Unsound(f"it has {found.st_size} bytes")
+
+    def prepare(self, connection: sqlite3.Connection) -> None:
+        """Check the format of the file, create its tables, and read its name. Raises PolicyError for a foreign file."""
+        try:
+            super().prepare(connection)
+        except ForeignFile as error:
+            raise PolicyError(str(error)) from None
+        names: list[tuple[bytes]] = connection.execute("SELECT name FROM names").fetchall()
+        if len(names) != 1:
+            raise Unsound("it has no name")
+        self._name = names[0][0]
+
+    def translate(self, error: Exception) -> StoreError:
+        """Return the StoreError for an error; DamagedFile if only the file's header forbids writing."""
+        if error_code(error) == sqlite3.SQLITE_READONLY and self._says_read_only():
+            error = Unsound("it says that it cannot be written")
+        return super().translate(error)
+
+    def _says_read_only(self) -> bool:
+        """Return whether the file's header requires a nonexistent version of SQLite (fileformat2.html, 1.3.3)."""
+        self.disconnect()
+        with self._reader.lock:
+            self._reader.disconnect()  # closing the file drops this process's locks on it
+            try:
+                with open(self.path, "rb") as file:
+                    return file.read(19)[18:] > b"\x02"
+            except OSError:
+                return False
+
+    def close(self) -> None:
+        """Close the file. A thread that still runs at the end of the program opens it again."""
+        for file in (self, self._reader):
+            with file.lock:
+                file.disconnect()
+        self.file_lock.drop()
+
+    # --- Reads -----------------------------------------------------------------------------------------------------
+
+    def read(self, key: str) -> Record | None:
+        """Return the last committed record under `key`, or None. Raises Unready if a transaction must come first."""
+        [row] = self._rows(_SELECT, (_encode(key),)) or [None]
+        try:
+            return _decode(key, row)
+        except DamagedRecord as damage:
+            self.is_suspect = True
+            raise Unready(f"{self.path} is damaged.") from damage
 
     def keys(self, prefix: str) -> list[str]:
         """Return all keys that begin with `prefix`, sorted: UTF-8 bytes sort as the characters do."""
@@ -316,110 +308,64 @@ class Database:
         for row in self._rows(_SELECT_ALL, _range(prefix)):
             with contextlib.suppress(UnicodeDecodeError, StoreError):  # damaged, or of a later version
                 key = row[2].decode("utf-8", "surrogatepass")
-                if (record := decoded(key, row)) is not None:
+                if (record := _decode(key, row)) is not None:
                     found.append((key, record))
         return found
 
     def _rows(self, query: str, values: tuple[bytes, ...]) -> list[Any]:
-        with self._reading:
-            file = inode(self._path)
-            if file is None or file != self._file:
-                raise Unready(f"{self._path} is not open.")
-            try:
-                if self._reader is None or self._read_file != file:
-                    self._stop_reading()
-                    self._reader = _connect(self._path, self._patience)
-                    self._read_file = file
-                return self._reader.execute(query, values).fetchall()
-            except _TROUBLE as error:
-                self._stop_reading()
-                judged = _judged(error, self._path, self._patience)
-                if isinstance(judged, DamagedFile):
-                    self._is_doubtful = True
-                    raise Unready(str(judged)) from error
-                raise judged from error
+        file = inode(self.path)
+        if file is None or file != self.opened or not self.is_open:
+            raise Unready(f"{self.path} is not open.")
+        try:
+            with self._reader.use() as connection:
+                return connection.execute(query, values).fetchall()
+        except DamagedFile as damage:
+            self.is_suspect = True
+            raise Unready(str(damage)) from damage
 
-    def heir(self) -> Database:
-        """Return a copy for a forked child: nothing is open, but the file's name and losses are known."""
-        self._turn.drop()
-        heir = Database(self._path, patience=self._patience, schema=self._schema)
-        heir.losses, heir._name = [*self.losses], self._name
-        return heir
+    def peek(self, key: str) -> Record | None:
+        """Return the record under `key` of an unwritable file; None if it is unreadable.
 
-    def pause(self) -> None:
-        """Wait for running calls, close both connections, and block calls until `resume()`.
-
-        A fork needs this: a connection must not be carried across it. Nor may the child open the file while its copy
-        of SQLite believes that it holds the parent's locks (sqlite.org/howtocorrupt.html, 2.6).
+        If SQLite cannot create its side files, only the file itself is readable. It is complete if its last writers
+        have closed it.
         """
-        self._writing.acquire()
-        self._reading.acquire()
-        self._stop_reading()
-        self._disconnect()
+        for mode in ("mode=ro", "mode=ro&immutable=1"):
+            with contextlib.suppress(*TROUBLE, StoreError, ValueError):
+                if not stat.S_ISREG(os.stat(self.path).st_mode):
+                    return None
+                with contextlib.closing(connect(self.path, mode, _PEEK)) as connection:
+                    self.version(connection)  # raises for a foreign file
+                    return _decode(key, connection.execute(_SELECT, (_encode(key),)).fetchone())
+        return None
 
-    def resume(self) -> None:
-        """Allow calls again after `pause()`; the next call opens the file."""
-        self._reading.release()
-        self._writing.release()
 
-    def close(self) -> None:
-        """Close all files; the next call opens them again."""
-        self.pause()
-        self._turn.drop()
-        self.resume()
+def _encode(key: str) -> bytes:
+    """Return a key as stored in the file: any text, including lone surrogates and NUL."""
+    return key.encode("utf-8", "surrogatepass")
 
-    def _disconnect(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        self._writer = self._file = None
 
-    def _stop_reading(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-        self._reader = self._read_file = None
+def _decode(key: str, row: Any) -> Record | None:
+    """Return the record of a row; None if `row` is None. Raises DamagedRecord or StoreError."""
+    if row is None:
+        return None
+    data, total = row[0], row[1]
+    if not isinstance(data, bytes) or total != _sum(_encode(key), data):
+        raise DamagedRecord("its check sum is wrong.")
+    return unpack(data)
+
+
+def _sum(name: bytes, data: bytes) -> int:
+    """Return a checksum. SQLite has no checksums, and a flipped bit in a counter looks like a valid number."""
+    return zlib.crc32(data, zlib.crc32(name))
+
+
+def _expiry(record: Record, now: Now) -> int | None:
+    """Return the epoch second of expiry, rounded up to the end of a day; None for never."""
+    lasts = record.lasts(now)
+    return None if lasts is None else -(-(now.epoch + lasts) // (_DAY * SECOND)) * _DAY
 
 
 def _range(prefix: str) -> tuple[bytes, bytes]:
     """Return the first key that may begin with `prefix`, and the first key after all of them."""
-    first = encode(prefix)
+    first = _encode(prefix)
     return first, first[:-1] + bytes([first[-1] + 1]) if first else b"\xff"  # UTF-8 has no byte 255
-
-
-def _connect(path: str, patience: float) -> sqlite3.Connection:
-    # mode=rw creates no file: a file that SQLite creates would not be private.
-    url = Path(path).as_uri() + "?mode=rw"
-    connection = sqlite3.connect(url, uri=True, timeout=patience, isolation_level=None, check_same_thread=False)
-    connection.text_factory = bytes  # a damaged file may contain text that is not UTF-8
-    return connection
-
-
-def _pragma(connection: sqlite3.Connection, name: str) -> Any:
-    return connection.execute(f"PRAGMA {name}").fetchone()
-
-
-def _primary(error: Exception) -> int:
-    """Return SQLite's primary result code; 0 for other errors."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
-
-
-def _is_damage(error: Exception) -> bool:
-    """Return whether only a damaged file causes this error."""
-    if _primary(error) == sqlite3.SQLITE_ERROR:
-        return any(each in str(error) for each in ("no such ", "already exists", "unsupported file format"))
-    return _primary(error) in _DAMAGE or isinstance(error, UnicodeDecodeError)
-
-
-def _judged(error: Exception, path: str, patience: float) -> StoreError:
-    """Return a StoreError with the cause and the remedy of an error of SQLite or the system."""
-    if _is_damage(error):
-        return DamagedFile(f"{path} is damaged: {error}.")
-    code = _primary(error)
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        why, remedy = f"another program has locked it for {patience:g} s", "Close that program"
-    elif code == sqlite3.SQLITE_FULL or getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT):
-        why, remedy = "the disk is full", "Free some space"
-    elif code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM) or isinstance(error, OSError):
-        why, remedy = f"{getattr(error, 'strerror', error)}", "Check the permissions of the file and its directory"
-    else:
-        why, remedy = f"{error}", "Check the disk"
-    return StoreError(f"{path} cannot be used: {why}. {remedy}, or use another store.")

@@ -162,23 +162,23 @@ class Logger:
 
     def debug(self, msg: str, more: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
         """Log a detail for debugging."""
-        if self._least <= logging.DEBUG:
-            _write(_line(time.time_ns(), "debug", self.component, msg, _joined(more, fields)), self._stream)
+        self._log("debug", msg, more, fields)
 
     def info(self, msg: str, more: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
         """Log an event."""
-        if self._least <= logging.INFO:
-            _write(_line(time.time_ns(), "info", self.component, msg, _joined(more, fields)), self._stream)
+        self._log("info", msg, more, fields)
 
     def warn(self, msg: str, more: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
         """Log a condition that needs attention."""
-        if self._least <= logging.WARNING:
-            _write(_line(time.time_ns(), "warn", self.component, msg, _joined(more, fields)), self._stream)
+        self._log("warn", msg, more, fields)
 
     def error(self, msg: str, more: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
         """Log a failure."""
-        if self._least <= logging.ERROR:
-            _write(_line(time.time_ns(), "error", self.component, msg, _joined(more, fields)), self._stream)
+        self._log("error", msg, more, fields)
+
+    def _log(self, level: str, msg: str, more: object, fields: dict[str, Any]) -> None:
+        if self._least <= LEVELS[level]:
+            _write(_line(time.time_ns(), level, self.component, msg, _joined(more, fields)), self._stream)
 
 
 def _joined(more: object, fields: dict[str, Any]) -> dict[str, Any]:
@@ -186,10 +186,8 @@ def _joined(more: object, fields: dict[str, Any]) -> dict[str, Any]:
     if more is None:
         return fields
     try:
-        return {
-            **({str(name): more[name] for name in more} if isinstance(more, Mapping) else {"value": more}),
-            **fields,
-        }
+        given = {str(name): more[name] for name in more} if isinstance(more, Mapping) else {"value": more}
+        return given | fields
     except Exception:  # a mapping that cannot be read
         return {"value": more, **fields}
 
