@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import os
-import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -24,6 +22,7 @@ from curtsy.core.message import SECOND, Now, parse_domain
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.setting import rule
 from curtsy.limits.arguments import opened
+from curtsy.limits.statistics import LOCK
 from curtsy.stores import Answer, AsyncMemoryStore, BlockingStore, MemoryStore, Step, Store, open_store
 from curtsy.stores.fallback import AsyncFallbackStore
 from curtsy.system.log import library_logger
@@ -206,16 +205,6 @@ def _left(limit: int, spent: int) -> int:
 
 
 _manager: DomainDailyBudgetManager | None = None
-_manager_lock = threading.Lock()
-
-
-def _after_fork() -> None:
-    global _manager_lock
-    _manager_lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def get_domain_budget_manager() -> DomainDailyBudgetManager:
@@ -225,7 +214,7 @@ def get_domain_budget_manager() -> DomainDailyBudgetManager:
     read again (U9); the store remains the one of the start.
     """
     global _manager
-    with _manager_lock:
+    with LOCK:
         if _manager is None:
             settings = _Settings()
             _manager = DomainDailyBudgetManager(settings.policies, store=settings.store())

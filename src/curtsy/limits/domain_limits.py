@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -26,9 +25,6 @@ WINDOW = 256
 class Rates(msgspec.Struct, frozen=True):
     """Limits of one domain."""
 
-    limits: DomainLimits
-    """Settings from which these were computed."""
-
     config: LimitConfig
     policy: Policy
     """Policy with the rate only, for `wait` and `allow`."""
@@ -42,9 +38,6 @@ class Rates(msgspec.Struct, frozen=True):
     denied: bool = False
     """True if the domain is on the denylist (U9)."""
 
-    warning: str | None = None
-    """Warning about the domain's own configuration; the settings reader reports those of policies (L6)."""
-
     @property
     def most(self) -> int:
         """Return the maximum number of tokens available at once."""
@@ -52,7 +45,7 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class DomainLimits:
-    """Settings of a limiter. Their results hold until they are replaced.
+    """Settings of a limiter, and the limits of each domain that they give.
 
     Rate and burst of a domain come from its own configuration, else its policy. Everything else comes from its policy.
     """
@@ -64,7 +57,10 @@ class DomainLimits:
         self._configs = configs
         self._unlimited = unlimited
         self._policies = policies
-        self._computed: dict[tuple[Policy, bool], tuple[LimitConfig, Policy, Policy]] = {}
+        self._rates: dict[str, Rates] = {}
+        self._of_policies: dict[tuple[Policy, bool], tuple[LimitConfig, Policy, Policy]] = {}
+        self._warned: dict[str, LimitConfig] = {}
+        """Unusual configurations that a warning was logged about, by domain (L6)."""
         for domain, config in configs.items():
             _check(config, policies.of(domain).strategy)
 
@@ -101,25 +97,32 @@ class DomainLimits:
 
     def under(self, policies: Policies) -> DomainLimits:
         """Return the same settings with other policies."""
-        return DomainLimits(self._default, self._configs, self._unlimited, policies)
+        limits = DomainLimits(self._default, self._configs, self._unlimited, policies)
+        limits._warned = self._warned
+        return limits
 
-    def having(self, domain: str, config: LimitConfig) -> Self:
-        """Return the same settings with another configuration of one domain."""
+    def configure(self, domain: str, config: LimitConfig) -> None:
+        """Replace the configuration of one domain."""
         _check(config, self._policies.of(domain).strategy)
-        self._configs[domain] = config  # in place: copying thousands is slow, and all callers read the current limits
-        return copy.copy(self)
+        self._configs[domain] = config
+        self._rates.pop(domain, None)
 
     def of(self, domain: str) -> Rates:
-        """Return the limits of a canonical domain."""
+        """Return the limits of a canonical domain; at first use, log a warning about its own configuration."""
+        return self._rates.get(domain) or self._rates.setdefault(domain, self._compute(domain))
+
+    def _compute(self, domain: str) -> Rates:
         policy = self._policies.of(domain)
         is_free = self._unlimited.of(domain).domain_category == "unlimited"
         usual, base, guarded = self._of_policy(policy, is_free)
         config = self._configs.get(domain)
-        if config is None:
-            return Rates(self, usual, base, guarded, policy.key_for(domain), policy.denied)
-        changes = {"qps": None if is_free else config.requests_per_second, "burst": config.burst_capacity}
-        base, guarded = base.replace(**changes), guarded.replace(**changes)
-        return Rates(self, config, base, guarded, policy.key_for(domain), policy.denied, config.warning)
+        if config is not None:
+            changes = {"qps": None if is_free else config.requests_per_second, "burst": config.burst_capacity}
+            base, guarded = base.replace(**changes), guarded.replace(**changes)
+            if config.warning is not None and self._warned.get(domain) != config:
+                self._warned[domain] = config
+                _log.warning(f"{domain}: {config.warning}")
+        return Rates(config or usual, base, guarded, policy.key_for(domain), policy.denied)
 
     @property
     def usual(self) -> Policy:
@@ -128,8 +131,8 @@ class DomainLimits:
 
     def _of_policy(self, policy: Policy, is_free: bool) -> tuple[LimitConfig, Policy, Policy]:
         """Return the configuration and policies that all domains of a policy share; computed once."""
-        computed = self._computed.get((policy, is_free))
-        if computed is None:
+        found = self._of_policies.get((policy, is_free))
+        if found is None:
             config = LimitConfig(policy.qps or self._default.requests_per_second, int(policy.burst))
             base = UNLIMITED.replace(
                 strategy=policy.strategy,
@@ -139,8 +142,8 @@ class DomainLimits:
                 global_rate=policy.global_rate and not is_free,
             )
             guarded = base.replace(**{name: getattr(policy, name) for name in _BREAKER_FIELDS})
-            computed = self._computed[policy, is_free] = config, base, guarded
-        return computed
+            found = self._of_policies[policy, is_free] = config, base, guarded
+        return found
 
 
 _BREAKER_FIELDS = (
