@@ -40,7 +40,7 @@ USER_FILE = Path("curtsy.yaml")
 LIMIT_NAMES = {"requests_per_second": "qps", "burst_capacity": "burst"}
 """Fields of `LimitConfig`, and the settings that they mean."""
 
-LIMITS = {name: Key(each, "policy") for name, each in settings_of(LimitConfig).items()}
+LIMITS = {name: Key.of(each, "policy") for name, each in settings_of(LimitConfig).items()}
 
 LEAST_COOLDOWN = 300
 """Seconds below which a cooldown causes a warning (Q4)."""
@@ -353,7 +353,7 @@ class Reading:
                 self.problems.unknown(value.spot, title, name, known, elsewhere=known is not LIMITS)
                 continue
             key, plain = known[name], value.plain()
-            if plain is None and "domain" in known and name != "domain" and not key.setting.optional:
+            if plain is None and "domain" in known and name != "domain" and not key.optional:
                 continue  # B3: an empty value that the key forbids is no override
             try:
                 given[name] = Given(key.read(plain), value.spot, title, _written(value, plain))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from curtsy.core.errors import PolicyError
-from curtsy.settings.model import ALIASES, PRESETS, Spot, keys, names
+from curtsy.settings.model import ALIASES, PRESETS, Key, Spot, keys, names
 from curtsy.settings.problems import Problems, kind_of, shown
 from curtsy.system.log import level_named
 
@@ -154,29 +154,30 @@ def from_environment(env: Mapping[str, str], problems: Problems, spots: Mapping[
     for key in keys().values():
         variables = [key.variable, *(alias for alias, meant in ALIASES.items() if meant == key.name)]
         name = next((each for each in variables if each and variable(env, each)), None)
-        if name is None:
-            continue
-        spot = spots.get(name, Spot(f"environment variable {name}"))
-        text = variable(env, name)
-        if name == "LOG_LEVEL" and level_named(text) is None:
-            # Other programs share LOG_LEVEL and allow other names.
-            problems.warn(spot, "", f"{shown(text)} is not a log level of curtsy, so it is ignored.")
-            continue
-        value = word(text, spot)
-        if key.kind in (list, tuple):
-            value = Value([word(part.strip(), spot) for part in text.split(",")], spot)
-        elif key.kind not in (float, int, bool) and not (key.setting.optional and value.data is None):
-            value = Value(text, spot)
-        source.put(key.name, value)
+        if name is not None:
+            spot, text = spots.get(name, Spot(f"environment variable {name}")), variable(env, name)
+            if name == "LOG_LEVEL" and level_named(text) is None:
+                # Other programs share LOG_LEVEL and allow other names.
+                problems.warn(spot, "", f"{shown(text)} is not a log level of curtsy, so it is ignored.")
+            else:
+                source.put(key.name, _variable_value(key, text, spot))
     known = ["CURTSY_CONFIG", "CURTSY_DASHBOARD_TOKEN", *(key.variable for key in keys().values() if key.variable)]
     for name in env:
         if name.startswith("CURTSY_") and name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            spot = spots.get(name, Spot(f"environment variable {name}"))
-            named = f"{name} is " if name in spots else ""
+            spot, named = (spots[name], f"{name} is ") if name in spots else (Spot(f"environment variable {name}"), "")
             problems.warn(spot, "", f"{named}not a setting, so it is ignored.{hint}")
     return source
+
+
+def _variable_value(key: Key, text: str, spot: Spot) -> Value:
+    """Convert the text of a variable as the kind of its key requires."""
+    if key.kind in (list, tuple):
+        return Value([word(part.strip(), spot) for part in text.split(",")], spot)
+    value = word(text, spot)
+    is_word = key.kind in (float, int, bool) or (key.optional and value.data is None)
+    return value if is_word else Value(text, spot)
 
 
 def from_arguments(arguments: Mapping[str, Any], problems: Problems, other_arguments: Iterable[str] = ()) -> Source:
