@@ -68,9 +68,8 @@ class PackedCache:
     memory, in bytes; 0 disables it.
 
     With a `delay`, pages are written in batches, at most that many seconds later. `keep` and `refresh` then return True
-    before the write, which may still fail. Caches of this process with the same path and delay see the pages at once.
-    Others see them once they are written; with a `delay` of their own, up to 0.01 s later. A killed
-    program loses the waiting pages, never parts of pages.
+    before the write, which may still fail. Caches of this process with the same path and delay see the pages at once,
+    others once they are written. A killed program loses the waiting pages, never parts of pages.
 
     A damaged file is renamed and a new one started: see `packed_file.py`.
     """
@@ -127,8 +126,6 @@ class PackedCache:
             if log is not None and known[0].log == log and 0 <= now - known[0].used < _HOUR:
                 self._last_uses.note(known[0].number, now)
                 return known[1]
-        elif self._write_buffer is not None and self._write_buffer.bloom.lacks(packed_file.first_number(key)):
-            return None
         return self._file.read(None, self._get, text, key, target, known, log)
 
     def entry(self, target: Request | Url | str) -> Entry | None:
@@ -304,8 +301,6 @@ class PackedCache:
         if page is None:
             found = self._read(db, text, key, target)
             if found is None:
-                if self._write_buffer is not None:
-                    self._write_buffer.bloom.update(db)
                 return None
             number, used, meta, page = found
         now = self._now()
@@ -380,8 +375,6 @@ class PackedCache:
             else:
                 if place is not None:
                     former.append((place,))
-                if self._write_buffer is not None:
-                    self._write_buffer.bloom.add(number)
                 last += 1
                 meta = packed_file.encode(entry, is_packed)
                 contents.append((last, meta, body))

@@ -399,11 +399,6 @@ def checked(db: sqlite3.Connection, last: int) -> list[Row]:
     ]
 
 
-def numbers(db: sqlite3.Connection, last: int) -> list[int]:
-    """Return the next `BATCH` page numbers after `last`."""
-    return [each for (each,) in db.execute("SELECT id FROM pages WHERE id > ? ORDER BY id LIMIT ?", (last, BATCH))]
-
-
 def last_place(db: sqlite3.Connection) -> int:
     """Return the highest place in use, or 0. Raises DatabaseError if it is implausible."""
     (last,) = db.execute("SELECT max(place) FROM contents").fetchone()

@@ -1,23 +1,16 @@
-"""State that the caches of a process share per file: pages to write in one transaction, and a filter of absent pages.
-
-Per page, a batch takes a tenth of the time of a single write.
-"""
+"""Pages that wait to be written to a packed cache in one transaction: a tenth of the time of single writes."""
 
 from __future__ import annotations
 
-import math
 import os
-import sqlite3
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from typing import NamedTuple
 
-from curtsy.cache import packed_file
 from curtsy.cache.keys import MIB
 from curtsy.core.cache import Entry
-from curtsy.stores.sqlite_file import pragma_number
 from curtsy.system.shutdown import at_exit
 
 MOST = 64
@@ -25,22 +18,6 @@ MOST = 64
 
 MOST_BYTES = MIB
 """Bytes of waiting bodies at which the caller writes them all."""
-
-
-SIZE = 1024 * 1024
-"""Bytes of the bit table. Each page sets one bit, chosen by its number, which is part of a hash. With a million pages,
-an eighth of the absent pages share a set bit and are looked up in the file."""
-
-MOST_FILTERED = 4_000_000
-"""Pages in a file above which the filter is disabled, because too few bits remain unset."""
-
-RECHECK = 0.01
-"""Seconds between checks for writes by other connections."""
-
-REBUILD_AFTER = 10.0
-"""Seconds before the filter is rebuilt after another connection has written."""
-
-_NEVER = -math.inf, bytearray()
 
 
 class Waiting(NamedTuple):
@@ -73,9 +50,6 @@ class WriteBuffer:
     def __init__(self, delay: float) -> None:
         self._write: Callable[[], None] | None = None
         self._delay = delay
-        self.bloom = BloomFilter()
-        """Filter of the file. It is here so that all caches that share the file record their writes in it."""
-
         self._pages: dict[str, Waiting] = {}
         self._bytes = 0
         self._since = 0.0
@@ -162,7 +136,6 @@ class WriteBuffer:
         """Reset the buffer in a forked child: no pages and no thread."""
         self._lock, self._wake = threading.Lock(), threading.Event()
         self._pages, self._bytes, self._thread = {}, 0, None
-        self.bloom = BloomFilter()
 
     def _remove(self, key: str) -> None:
         if (page := self._pages.pop(key, None)) is not None:
@@ -183,82 +156,6 @@ class WriteBuffer:
             if left <= 0:
                 self.flush()
                 left = self._delay
-
-
-class BloomFilter:
-    """Filter of page numbers that are absent from a file. Other numbers must be looked up in the file.
-
-    Most pages of a crawl are looked up once, without a hit, before they are fetched. The filter saves their SQLite
-    query: 26 of 45 µs per miss, a seventh of the cache's CPU time for a new page.
-
-    The filter is built during lookups, `packed_file.BATCH` rows at a time, so that no lookup waits for a full scan.
-    `add()` records the writes of this process. A write by any other connection invalidates the filter. The check for
-    such a write costs as much as a lookup, so it runs every `RECHECK` seconds. A page written by another process may be
-    missed for that long.
-    """
-
-    def __init__(self, most: int = MOST_FILTERED, now: Callable[[], float] = time.monotonic) -> None:
-        self._most = most
-        self._now = now
-        self._valid = _NEVER
-        """Time until which the table is valid, and the table. One tuple, because it is read without a lock."""
-
-        self._table = bytearray()
-        self._db: sqlite3.Connection | None = None
-        """Connection that builds the filter. SQLite's `data_version` ignores this connection's own writes."""
-
-        self._version = 0
-        self._last = -(2**63)
-        """Highest page number read from the file so far."""
-
-        self._pages = 0
-        self._is_whole = False
-        self._retry_after_until = -math.inf
-
-    def lacks(self, number: int) -> bool:
-        """Return whether the page with this number and all other variants of its URL are known to be absent."""
-        until, table = self._valid
-        return self._now() < until and not table[number >> 6 & (SIZE - 1)] >> (number >> 3 & 7) & 1
-
-    def add(self, number: int) -> None:
-        """Record a page that is about to be written."""
-        if self._table:  # the variants of a URL differ in the last three bits and share one bit
-            self._table[number >> 6 & (SIZE - 1)] |= 1 << (number >> 3 & 7)
-
-    def update(self, db: sqlite3.Connection) -> None:
-        """Read the next batch of rows, or check that the filter is still valid.
-
-        Like `add()`, it must run in one thread at a time.
-        """
-        now = self._now()
-        if now < self._retry_after_until:
-            return
-        version = pragma_number(db, "data_version")
-        if self._db is None:
-            self._db, self._version, self._table = db, version, bytearray(SIZE)
-            self._last, self._pages, self._is_whole = -(2**63), 0, False
-        elif db is not self._db or version != self._version:
-            self._end(now + REBUILD_AFTER)
-            return
-        if not self._is_whole:
-            self._read_on(db)
-        if self._is_whole:
-            self._valid = now + RECHECK, self._table
-
-    def _read_on(self, db: sqlite3.Connection) -> None:
-        numbers = packed_file.numbers(db, self._last)
-        for number in numbers:
-            self.add(number)
-        self._pages += len(numbers)
-        if self._pages > self._most:
-            self._end(math.inf)
-        elif len(numbers) < packed_file.BATCH:
-            self._is_whole = True
-        else:
-            self._last = numbers[-1]
-
-    def _end(self, retry_after_until: float) -> None:
-        self._valid, self._table, self._db, self._retry_after_until = _NEVER, bytearray(), None, retry_after_until
 
 
 _all: weakref.WeakValueDictionary[tuple[str, float], WriteBuffer] = weakref.WeakValueDictionary()
