@@ -196,7 +196,7 @@ def put(stem: str, body: bytes, meta: bytes) -> bool:
     try:
         _create(part, body)
         if os.access(stem + META, os.F_OK):
-            remove(stem + META, stem + BODY)
+            remove_pair(stem)
         os.replace(part, stem + BODY)
     except BaseException:
         remove(part)
@@ -279,6 +279,11 @@ def remove(*paths: str) -> None:
         except OSError:
             with contextlib.suppress(OSError):
                 os.rmdir(path)
+
+
+def remove_pair(stem: str) -> None:
+    """Remove the two files of a page."""
+    remove(stem + META, stem + BODY)
 
 
 # --- Names and folders ----------------------------------------------------------------------------------------------

@@ -81,7 +81,8 @@ class PageCache(Protocol):
 
     def body(self, target: Request | Url | str) -> bytes | None:
         """Return the checked body of that page."""
-        ...
+        page = self.get(target)
+        return None if page is None else page.body
 
     def pages(self, url: Url | str) -> list[Page]:
         """Return every variant of a URL, newest first."""
@@ -133,12 +134,9 @@ class PageCache(Protocol):
 
 def identify(target: Request | Url | str) -> tuple[Url, str] | None:
     """Return the canonical URL and its SHA-256 key; None if the URL is invalid."""
-    if isinstance(target, Request):
-        url = target.url
-    elif isinstance(target, Url):
-        url = target
-    else:
-        parsed = parse_url(target)
+    url = target.url if isinstance(target, Request) else target
+    if isinstance(url, str):
+        parsed = parse_url(url)
         if isinstance(parsed, InvalidUrl):
             return None
         url = parsed

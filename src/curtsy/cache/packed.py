@@ -20,6 +20,7 @@ from curtsy.cache.keys import (
     Checked,
     LastUses,
     Page,
+    PageCache,
     Recent,
     identify,
     is_wanted,
@@ -61,7 +62,7 @@ class _Seen(NamedTuple):
     """Time of the last use in milliseconds, stored or about to be stored."""
 
 
-class PackedCache:
+class PackedCache(PageCache):
     """Cache of pages in one SQLite file.
 
     `max_size` limits the file in bytes, without its WAL of a few MiB. `memory` limits the recently read pages held in
@@ -139,11 +140,6 @@ class PackedCache:
             if is_wanted(entry, found[1], target):
                 return msgspec.structs.replace(entry, url=found[0].text)
         return None
-
-    def body(self, target: Request | Url | str) -> bytes | None:
-        """Return the checked body of the page that answers a request."""
-        page = self.get(target)
-        return None if page is None else page.body
 
     def pages(self, url: Url | str) -> list[Page]:
         """Return every variant of a URL, newest first."""
