@@ -90,7 +90,7 @@ class PackedCache(PageCache):
         self._clock = clock or SystemClock()
         self._recent: Recent[_Seen] = Recent(memory)
         self._file = packed_file.PackedFile(self.path, self._clock)
-        self._write_buffer = WriteBuffer.at(self.path, delay) if delay > 0 else None
+        self._write_buffer = WriteBuffer.at(self.path, delay)
         self._log_path = self.path + "-wal"
         self._last_uses: LastUses[int] = LastUses()
         self._uses: dict[int, int] = {}
@@ -113,7 +113,7 @@ class PackedCache(PageCache):
         known, log = self._recent.find(key), None
         if known is not None and not is_wanted(known[1].entry, key, target):
             known = None
-        waiting = None if self._write_buffer is None else self._write_buffer.get(key)
+        waiting = self._write_buffer.get(key)
         if waiting is not None and is_wanted(waiting.entry, key, target):
             if not waiting.is_renewal:
                 page = packed_file.checked_page(waiting.entry, waiting.body, waiting.is_packed)
@@ -167,11 +167,10 @@ class PackedCache(PageCache):
         is_packed, packed = packed_file.pack(body)
         written = msgspec.structs.replace(written, body_sha256=sha256_of(packed), body_size=len(body))
         page = Waiting(written, packed, is_packed, is_renewal=False)
-        if self._write_buffer is not None and len(body) <= LARGE and not self._file.is_closed:
+        if self._may_wait and len(body) <= LARGE:
             self._write_buffer.add(entry.url_sha256, page, self.flush)
             return True
-        if self._write_buffer is not None:
-            self._write_buffer.forget(entry.url_sha256, entry.variant)
+        self._write_buffer.forget(entry.url_sha256, entry.variant)
         if not self._file.call(False, self._write, [page]):
             self.drop(entry.url, entry.variant)
             return False
@@ -183,7 +182,7 @@ class PackedCache(PageCache):
         if written is None or self._file.outage.is_on:
             return False
         renewal = Waiting(written, b"", is_packed=False, is_renewal=True)
-        if self._write_buffer is not None and not self._file.is_closed:
+        if self._may_wait:
             before = self._write_buffer.get(entry.url_sha256)
             body = self._recent.body_of(entry.url_sha256) if before is None else before.entry.body_sha256
             if body == entry.body_sha256 and (before is None or before.entry.variant == entry.variant):
@@ -197,8 +196,7 @@ class PackedCache(PageCache):
         """Drop a variant of a URL; all variants if `variant` is None."""
         found = identify(url)
         if found is not None:
-            if self._write_buffer is not None:
-                self._write_buffer.forget(found[1], variant)
+            self._write_buffer.forget(found[1], variant)
             self._recent.forget(found[1])
             self._file.call(None, packed_file.remove, found[1], variant)
 
@@ -251,7 +249,7 @@ class PackedCache(PageCache):
 
     def flush(self) -> None:
         """Write all waiting pages. If that fails, drop them together with the pages that they replace."""
-        if self._write_buffer is None or self._file.is_closed:
+        if self._file.is_closed or not self._write_buffer.waiting():
             return
         if pages := self._file.call(self._write_buffer.waiting(), self._catch_up):
             self._write_buffer.done(pages)
@@ -263,10 +261,13 @@ class PackedCache(PageCache):
     def close(self) -> None:
         """Release all open resources. Idempotent."""
         self.flush()
-        if self._write_buffer is not None:
-            self._write_buffer.leave()
+        self._write_buffer.leave()
         self._file.call(None, self._store_uses)
         self._file.close()
+
+    @property
+    def _may_wait(self) -> bool:
+        return self._write_buffer.delay > 0 and not self._file.is_closed
 
     # --- The work --------------------------------------------------------------------------------------------------
 
@@ -340,7 +341,6 @@ class PackedCache(PageCache):
 
         The buffer is read here, under the file's lock, so that no other thread writes the same pages.
         """
-        assert self._write_buffer is not None
         pages = self._write_buffer.waiting()
         if pages:
             self._write(db, list(pages.values()))

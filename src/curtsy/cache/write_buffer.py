@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from typing import NamedTuple
@@ -38,7 +37,7 @@ class WriteBuffer:
     """Waiting pages by URL key. Bounded; safe for threads.
 
     The caller that adds a page passes the callback that writes all waiting pages and reports them by `done()`. The
-    callback runs when the buffer is full, in a thread `delay` seconds after the first page was added, and at exit. A
+    callback runs when the buffer is full, in a thread at most `delay` seconds after a page was added, and at exit. A
     forked child starts with an empty buffer, because its parent writes the pages.
     """
 
@@ -48,17 +47,16 @@ class WriteBuffer:
         return _all.setdefault((place, delay), cls(delay))
 
     def __init__(self, delay: float) -> None:
-        self._write: Callable[[], None] | None = None
-        self._delay = delay
+        self.delay = delay
+        self.reset()
+
+    def reset(self) -> None:
+        """Reset the buffer in a forked child: no pages and no thread."""
+        self._lock = threading.Lock()
         self._pages: dict[str, Waiting] = {}
         self._bytes = 0
-        self._since = 0.0
-        """Monotonic time at which the first page was added. A busy program fills the buffer before the thread writes
-        it."""
-
-        self._thread: threading.Thread | None = None
-        self._wake = threading.Event()
-        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._write: Callable[[], None] | None = None
 
     def get(self, key: str) -> Waiting | None:
         """Return the page that waits under `key`, or None."""
@@ -72,7 +70,7 @@ class WriteBuffer:
         with self._lock:
             is_full = self._add(key, page, write)
         if is_full:
-            self.flush()
+            write()
 
     def replace(self, key: str, before: Waiting | None, page: Waiting, write: Callable[[], None]) -> bool:
         """Add a page in place of `before`. Return False if another page waits under `key` by now."""
@@ -81,27 +79,31 @@ class WriteBuffer:
                 return False
             is_full = self._add(key, page, write)
         if is_full:
-            self.flush()
+            write()
         return True
 
     def _add(self, key: str, page: Waiting, write: Callable[[], None]) -> bool:
         """Add a page; return whether the buffer must be written now."""
         self._write = write
         self._remove(key)
-        if not self._pages:
-            self._since = time.monotonic()
         self._pages[key] = page
         self._bytes += len(page.body)
         if len(self._pages) >= MOST or self._bytes >= MOST_BYTES:
             return True
-        if self._thread is None:
-            thread = threading.Thread(target=self._wait, name="curtsy-cache", daemon=True)
+        if self._timer is None:
+            timer = threading.Timer(self.delay, self._due)
+            timer.name, timer.daemon = "curtsy-cache", True
             try:
-                thread.start()
-                self._thread = thread
+                timer.start()
             except RuntimeError:  # the interpreter is shutting down, or the thread limit is reached
                 return True
+            self._timer = timer
         return False
+
+    def _due(self) -> None:
+        with self._lock:
+            self._timer = None  # a page that is added from now on starts another
+        self.flush()
 
     def forget(self, key: str, variant: str | None = None) -> None:
         """Discard the page under `key` if it is this variant, or if `variant` is None."""
@@ -121,6 +123,8 @@ class WriteBuffer:
             for key, page in pages.items():
                 if self._pages.get(key) is page:
                     self._remove(key)
+            if not self._pages:
+                self._write = None  # it may be the last reference to an unused cache
 
     def flush(self) -> None:
         """Write all waiting pages."""
@@ -129,33 +133,15 @@ class WriteBuffer:
             write()
 
     def leave(self) -> None:
-        """Wake the thread, so that it ends if no page waits."""
-        self._wake.set()
-
-    def reset(self) -> None:
-        """Reset the buffer in a forked child: no pages and no thread."""
-        self._lock, self._wake = threading.Lock(), threading.Event()
-        self._pages, self._bytes, self._thread = {}, 0, None
+        """End the thread if no page waits."""
+        with self._lock:
+            if not self._pages and self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
 
     def _remove(self, key: str) -> None:
         if (page := self._pages.pop(key, None)) is not None:
             self._bytes -= len(page.body)
-
-    def _wait(self) -> None:
-        """Run the thread: write due pages, and end if no page waits, so that an unused cache has no thread."""
-        left = self._delay
-        while True:
-            self._wake.wait(left)
-            with self._lock:
-                self._wake.clear()
-                if not self._pages:
-                    # Release the callback, too: it may be the last reference to an unused cache.
-                    self._thread = self._write = None
-                    return
-                left = self._since + self._delay - time.monotonic()
-            if left <= 0:
-                self.flush()
-                left = self._delay
 
 
 _all: weakref.WeakValueDictionary[tuple[str, float], WriteBuffer] = weakref.WeakValueDictionary()
