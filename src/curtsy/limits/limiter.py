@@ -24,7 +24,7 @@ from curtsy.limits.arguments import checked_timers, opened
 from curtsy.limits.breaker import BreakerView, outcome_of, read_breaker
 from curtsy.limits.bucket import BucketView, read_bucket, take_tokens
 from curtsy.limits.domain_limits import DomainLimits, Rates, checked_config, checked_policies, overall_of
-from curtsy.limits.statistics import LOCK, LimitStats, StatsLog, StatsSnapshot, TotalStats
+from curtsy.limits.statistics import LOCK, LimitStats, StatsLog, StatsSnapshot, TotalStats, total_of
 from curtsy.limits.waiters import Waiters, closed_error, token_request, wait_error
 from curtsy.stores import BlockingStore, Step, Store
 from curtsy.stores.blocking import for_tasks
@@ -299,8 +299,15 @@ class RateLimiter:
 
     def _views(self, step_of: Callable[[Rates], Step[Any]]) -> Mapping[str, Any]:
         known = self._known_rates()
-        views = self.store.update_many([(rates.key, step_of(rates)) for rates in known.values()])
+        views = self._read([(rates.key, step_of(rates)) for rates in known.values()])
         return MappingProxyType(dict(zip(known, views, strict=True)))
+
+    def _read(self, steps: list[tuple[str, Step[Any]]]) -> list[Any]:
+        """Run steps that only read, a batch at a time. Raises LimiterClosed after the store was closed."""
+        if self._has_closed_store:
+            raise closed_error()
+        batches = [steps[start : start + BATCH] for start in range(0, len(steps), BATCH)]
+        return [answer for batch in batches for answer in self.store.update_many(batch)]
 
     def _known_rates(self) -> dict[str, Rates]:
         return {stats.domain: self._rates(stats.domain) for stats in self._known()}
@@ -326,26 +333,12 @@ class RateLimiter:
         domains = self._known()
         breakers = self._read_breakers({self._rates(stats.domain).key for stats in domains})
         each = [stats.snapshot() for stats in domains]
-        blocked = sum(stats.blocked for stats in domains)
-        return TotalStats(
-            total_requests=blocked + sum(one.total_requests for one in each),
-            blocked_requests=blocked,
-            circuit_breaker_trips=sum(one.trips for one in breakers),
-            circuit_breakers_open=sum(one.is_open for one in breakers),
-            domains=len(each),
-            delayed_requests=sum(one.delayed_requests for one in each),
-            total_wait_time_ms=sum(one.total_wait_time_ms for one in each),
-        )
+        trips = sum(one.trips for one in breakers)
+        return total_of(each, sum(stats.blocked for stats in domains), trips, breakers)
 
     def _read_breakers(self, keys: set[str]) -> list[BreakerView]:
         """Return the breakers of records. Domains may share a record, which is read once."""
-        if self._has_closed_store:
-            raise closed_error()
-        views: list[BreakerView] = []
-        ordered = list(keys)
-        for start in range(0, len(ordered), BATCH):
-            views += self.store.update_many([(key, read_breaker) for key in ordered[start : start + BATCH]])
-        return views
+        return self._read([(key, read_breaker) for key in keys])
 
     def use_policies(self, policies: Policies) -> None:
         """Apply new policies at runtime, also to current waiters; the global rate is kept.

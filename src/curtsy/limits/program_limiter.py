@@ -16,9 +16,10 @@ from curtsy.core.policy import Policies
 from curtsy.core.setting import rate
 from curtsy.core.statistics import HostStatistics, summed
 from curtsy.engine.counters import EVERY, Counters, Publisher, whole_statistics
+from curtsy.limits.arguments import program_settings
 from curtsy.limits.domain_limits import DomainLimits, Rates, overall_of
 from curtsy.limits.limiter import RateLimiter
-from curtsy.limits.statistics import LOCK, LimitStats, StatsSnapshot, TotalStats, snapshot_of
+from curtsy.limits.statistics import LOCK, LimitStats, StatsSnapshot, TotalStats, snapshot_of, total_of
 from curtsy.limits.waiters import closed_error
 from curtsy.stores import BlockingStore, Store, open_store
 from curtsy.system.log import library_logger
@@ -42,13 +43,7 @@ def get_rate_limiter(global_qps: float | None = None) -> RateLimiter:
     global _program
     with LOCK:
         if _program is None or _program.is_closed:
-            from curtsy.settings import new_notices
-            from curtsy.settings.live import LiveSettings  # late import: settings are slow to import
-
-            live = LiveSettings()
-            for warning in (*live.current.warnings, *new_notices(live.current)):
-                _log.warning(warning)
-            _program = ProgramLimiter(live)
+            _program = ProgramLimiter(program_settings())
         if global_qps is not None:
             _program.use_global(global_qps)
         return _program
@@ -163,19 +158,11 @@ class ProgramLimiter(RateLimiter):
 
     def _total_stats(self) -> TotalStats:
         counted = self._counted()
-        hosts = [host for name, host in counted.items() if name]
-        keys = {self._followed.of(host.domain).key_for(host.domain) for host in hosts if host.trips}
+        keys = {self._followed.of(name).key_for(name) for name, host in counted.items() if name and host.trips}
         keys |= {self._rates(stats.domain).key for stats in self._known()}
-        blocked = sum(_blocked(host) for host in counted.values())
-        return TotalStats(
-            total_requests=blocked + sum(_requests(host) for host in counted.values()),
-            blocked_requests=blocked,
-            circuit_breaker_trips=sum(host.trips for host in counted.values()),
-            circuit_breakers_open=sum(breaker.is_open for breaker in self._read_breakers(keys)),
-            domains=len(hosts),
-            delayed_requests=sum(host.delayed for host in counted.values()),
-            total_wait_time_ms=sum(host.waited for host in counted.values()) * 1000,
-        )
+        each = [self._snapshot(host) for host in counted.values()]
+        trips = sum(host.trips for host in counted.values())
+        return total_of(each, sum(map(_blocked, counted.values())), trips, self._read_breakers(keys))
 
     def get_all_stats(self) -> dict[str, StatsSnapshot]:
         """Return a copy of the statistics of every known domain."""
@@ -215,8 +202,8 @@ class ProgramLimiter(RateLimiter):
     def _snapshot(self, host: HostStatistics) -> StatsSnapshot:
         own = self._domains.get(host.domain)
         last = max((own and own.last) or 0, round(host.last_at * SECOND)) or None
-        canceled = 0 if own is None else own.canceled
-        return snapshot_of(host.domain, _requests(host), host.delayed, host.waited * 1000, last, canceled)
+        requests, canceled = host.requests + host.robots_requests, 0 if own is None else own.canceled
+        return snapshot_of(host.domain, requests, host.delayed, host.waited * 1000, last, canceled)
 
     def close(self) -> None:
         """Publish the counts and close the limiter. Idempotent."""
@@ -262,10 +249,6 @@ class PDFDownloader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _requests(host: HostStatistics) -> int:
-    return host.requests + host.robots_requests
 
 
 def _blocked(host: HostStatistics) -> int:

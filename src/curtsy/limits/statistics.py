@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +14,7 @@ from curtsy.core.decision import No
 from curtsy.core.errors import StoreError
 from curtsy.core.message import SECOND
 from curtsy.core.statistics import DELAYED_MS, alarming
+from curtsy.limits.breaker import BreakerView
 from curtsy.system.log import library_logger
 from curtsy.system.threads import in_thread
 
@@ -164,6 +165,21 @@ class TotalStats(LimiterStats):
     def as_dict(self) -> dict[str, Any]:
         """Return the fields and the alerts as plain JSON values."""
         return {**self, "alerts": list(self.alerts)}
+
+
+def total_of(
+    domains: Collection[StatsSnapshot], blocked: int, trips: int, breakers: Iterable[BreakerView]
+) -> TotalStats:
+    """Return the totals of the statistics of all domains, and of their breakers."""
+    return TotalStats(
+        total_requests=blocked + sum(each.total_requests for each in domains),
+        blocked_requests=blocked,
+        circuit_breaker_trips=trips,
+        circuit_breakers_open=sum(each.is_open for each in breakers),
+        domains=sum(bool(each.domain) for each in domains),
+        delayed_requests=sum(each.delayed_requests for each in domains),
+        total_wait_time_ms=sum(each.total_wait_time_ms for each in domains),
+    )
 
 
 class StatsLog:
