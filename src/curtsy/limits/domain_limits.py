@@ -1,17 +1,31 @@
-"""Limits of each domain from a limiter's settings, computed on first use."""
+"""Limits of each domain from a limiter's settings, the requests for its tokens, and the errors of their waits."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
-from curtsy.core.errors import PolicyError
+from curtsy.core.decision import Late, No
+from curtsy.core.errors import (
+    CurtsyError,
+    PolicyError,
+    Reason,
+    Refused,
+    RefusedByBreaker,
+    RefusedByBudget,
+    RefusedByPolicy,
+    RefusedByRobots,
+    WaitTimeout,
+)
+from curtsy.core.message import Url, parse_url
+from curtsy.core.messages import refused, span
 from curtsy.core.policy import MOST_BURST, UNLIMITED, LimitConfig, Policies, Policy, Strategy, entry_name
-from curtsy.core.setting import flag, rate, rule
+from curtsy.core.setting import flag, number, rate, rule, whole
+from curtsy.engine.gate import Request
 from curtsy.limits.arguments import named_domain
 from curtsy.limits.breaker import checked_cooldown
 from curtsy.system.log import library_logger
@@ -219,3 +233,50 @@ def _check(config: LimitConfig, strategy: Strategy) -> None:
 def overall_of(global_qps: float | None, burst: float = 1) -> Policy:
     """Return the policy of a global rate; None for no limit."""
     return UNLIMITED.replace(qps=None if global_qps is None else rate("global_qps", global_qps), burst=burst)
+
+
+_REFUSALS: dict[Reason, type[Refused]] = {
+    Reason.DOMAIN_BUDGET_EXCEEDED: RefusedByBudget,
+    Reason.CIRCUIT_OPEN: RefusedByBreaker,
+    Reason.CRAWL_DELAY_TOO_LONG: RefusedByRobots,
+}
+
+
+def token_request(domain: str, limits: Callable[[], DomainLimits], timeout: float | None, n: int) -> Request:
+    """Return the request for `n` tokens. It raises PolicyError if `n` exceeds the burst, now or during its wait."""
+    whole("n", n, 1)
+    if timeout is not None:
+        number("timeout", timeout)
+
+    def current() -> tuple[str, Policy, None]:
+        rates = limits().of(domain)
+        if n > rates.most:
+            raise PolicyError(
+                f"{domain}: n = {n} must be at most burst_capacity ({rates.most}), because the bucket holds "
+                "no more. Ask for fewer at once, or raise burst_capacity."
+            )
+        return rates.key, rates.policy, None
+
+    return Request(*current(), page=False, count=n, deadline=timeout, renew=current)
+
+
+def wait_error(domain: str, answer: No | Late, request: Request) -> CurtsyError:
+    """Return the error for a wait without a ticket: too late, or refused by an entry in a shared record."""
+    if isinstance(answer, Late):
+        timeout, needed = request.deadline or 0.0, answer.needed
+        more = "" if needed > timeout else " more"
+        return WaitTimeout(
+            f"{domain} cannot be asked within {timeout:g} s: it would take {needed:.3f} s{more}. "
+            "Allow more time, or ask less often.",
+            needed,
+        )
+    if answer.reason is Reason.DOMAIN_BUDGET_EXCEEDED:  # the limit comes from the record: a limiter has no budget
+        wait = "" if answer.retry_after is None else f" The next can go in {span(answer.retry_after)}."
+        what = f"{domain} has had its {answer.limit} of today.{wait} Raise its max_{answer.limit}_per_day"
+        message = f"{what} only if the site agreed."
+    else:
+        url = parse_url(f"https://{domain}/")
+        assert isinstance(url, Url)
+        message = refused(url, request.policy, answer)
+    kind = _REFUSALS.get(answer.reason, RefusedByPolicy)
+    return kind(message, reason=answer.reason, retry_after=answer.retry_after)

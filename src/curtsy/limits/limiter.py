@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, overload
+from weakref import WeakSet
 
 from curtsy.blocking import shared_loop
 from curtsy.core.amendment import Reset
 from curtsy.core.breaker import State
 from curtsy.core.decision import Late, No
-from curtsy.core.errors import InvalidDomain, PolicyError, Reason, UnknownDomain
+from curtsy.core.errors import InvalidDomain, LimiterClosed, PolicyError, Reason, UnknownDomain
 from curtsy.core.message import Url, parse_domain, parse_url
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy, Strategy
 from curtsy.core.setting import rule
 from curtsy.engine.gate import GLOBAL, Answer, Gate, Request, Ticket
 from curtsy.engine.gate_steps import amended, settled
-from curtsy.engine.timers import Timers
+from curtsy.engine.timers import Timers, Waiter
 from curtsy.limits.arguments import checked_timers, opened
 from curtsy.limits.breaker import BreakerView, outcome_of, read_breaker
 from curtsy.limits.bucket import BucketView, read_bucket, take_tokens
-from curtsy.limits.domain_limits import DomainLimits, Rates, checked_config, checked_policies, overall_of
+from curtsy.limits.domain_limits import (
+    DomainLimits,
+    Rates,
+    checked_config,
+    checked_policies,
+    overall_of,
+    token_request,
+    wait_error,
+)
 from curtsy.limits.statistics import LOCK, LimitStats, StatsLog, StatsSnapshot, TotalStats, total_of
-from curtsy.limits.waiters import Waiters, closed_error, token_request, wait_error
 from curtsy.stores import BlockingStore, Step, Store
 from curtsy.stores.blocking import for_tasks
 from curtsy.system.log import library_logger
@@ -34,6 +43,13 @@ _log = library_logger("guards")
 
 BATCH = 64
 """Records that statistics read together, which bounds the delay of other users of the store."""
+
+
+LEAVE = 2.0
+"""Seconds that closing waits for waiters to leave: their event loop may never run again."""
+
+POLL = 0.005
+"""Seconds between checks that they have left."""
 
 
 class RateLimiter:
@@ -73,7 +89,9 @@ class RateLimiter:
         self._thread_gate = self.gate if tasks is self.store.inner else Gate(tasks, timers=self.gate.timers)
         self._domains: dict[str, LimitStats] = {}
         self._domain_limiters: dict[str, DomainLimiter] = {}
-        self._waiters = Waiters()
+        self._waiters: WeakSet[Waiter] = WeakSet()
+        self.is_closed = False
+        """True after `close()`."""
         self._stats_log = StatsLog(self._total_stats, self.gate.timers.now, self.gate.is_immediate)
         usual = self._limits.usual
         _log.info(
@@ -85,11 +103,6 @@ class RateLimiter:
     def _open(self, store: str | Store | None) -> tuple[BlockingStore, bool]:
         """Return the store, and whether `aclose()` closes it."""
         return opened(store), isinstance(store, str)
-
-    @property
-    def is_closed(self) -> bool:
-        """Return whether `close()` was called."""
-        return self._waiters.is_closed
 
     # Limiter of L
 
@@ -150,7 +163,7 @@ class RateLimiter:
 
     def _find(self, domain: str) -> LimitStats:
         """Return the statistics of a domain, created on first use."""
-        self._waiters.check_open()
+        self._check_open()
         found = self._domains.get(domain) if isinstance(domain, str) else None
         if found is None:
             name = parse_domain(domain)
@@ -196,12 +209,19 @@ class RateLimiter:
 
     async def _enter(self, stats: LimitStats, gate: Gate, request: Request) -> Answer:
         """Wait at the gate. Raises LimiterClosed if the limiter is closed meanwhile."""
-        with self._waiters.register(gate.timers.waiter()) as waiter:
-            try:
-                answer = await gate.enter(request, waiter)
-            except (asyncio.CancelledError, KeyboardInterrupt, PolicyError):
-                stats.count_canceled()
-                raise
+        waiter = gate.timers.waiter()
+        with LOCK:  # orders this with `close()`
+            self._check_open()
+            self._waiters.add(waiter)
+        try:
+            answer = await gate.enter(request, waiter)
+        except (asyncio.CancelledError, KeyboardInterrupt, PolicyError):
+            stats.count_canceled()
+            raise
+        finally:
+            if not waiter.is_gone:  # else the garbage collector runs this, perhaps while this thread reads the set
+                with LOCK:
+                    self._waiters.discard(waiter)
         if isinstance(answer, No) and answer.reason is Reason.CLOSED:
             raise closed_error()
         return answer
@@ -247,7 +267,7 @@ class RateLimiter:
 
     def refusal(self, url: str) -> No | None:
         """Return why the last `acquire` of the URL's domain was refused, with the seconds left; None if granted."""
-        self._waiters.check_open()
+        self._check_open()
         stats = self._domains.get(_domain_of(url))
         return None if stats is None else stats.refusal
 
@@ -278,7 +298,7 @@ class RateLimiter:
 
     def breaker_state(self, domain: str) -> tuple[State, float]:
         """Return the state of a domain's breaker and the seconds until a trial is allowed."""
-        self._waiters.check_open()
+        self._check_open()
         view = self.store.update(self._rates(parse_domain(domain)).key, read_breaker)
         return view.state, view.time_left
 
@@ -359,7 +379,7 @@ class RateLimiter:
         with LOCK:
             self._limits = self._limits.under(policies)
             self.overall = overall or self.overall
-        self._waiters.wake()
+        self._wake()
 
     def log_stats(self) -> None:
         """Log a statistics line now, with the alerts that begin or end."""
@@ -369,7 +389,11 @@ class RateLimiter:
 
     def close(self) -> None:
         """Close the limiter: waiters and later calls raise `LimiterClosed`. Idempotent."""
-        self._waiters.close()
+        with LOCK:
+            self.is_closed = True
+            for waiter in self._waiters:
+                waiter.closed = True
+        self._wake()
         self._stats_log.close()
 
     async def aclose(self) -> None:
@@ -377,10 +401,26 @@ class RateLimiter:
         self.close()
         await self._stats_log.wait_until_closed()
         if self._is_store_ours:
-            await self._waiters.wait_until_left()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE):  # the waiters may be using the store
+                    while not all(each.is_gone for each in self._waiting()):  # noqa: ASYNC110 -- of other loops too
+                        await asyncio.sleep(POLL)
             self._has_closed_store = True
             await self.store.inner.close()
             self.store.close()
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise closed_error()
+
+    def _wake(self) -> None:
+        """Wake all waiters: a change may affect a waiter and not those ahead of it."""
+        for waiter in self._waiting():
+            waiter.wake()
+
+    def _waiting(self) -> list[Waiter]:
+        with LOCK:
+            return list(self._waiters)
 
     async def __aenter__(self) -> Self:
         return self
@@ -389,6 +429,11 @@ class RateLimiter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def closed_error() -> LimiterClosed:
+    """Return the error for waiters at `close()` and for later calls."""
+    return LimiterClosed("This rate limiter is closed. Make another one to go on.")
 
 
 class DomainLimiter:

@@ -18,9 +18,8 @@ from curtsy.core.statistics import HostStatistics, summed
 from curtsy.engine.counters import EVERY, Counters, Publisher, whole_statistics
 from curtsy.limits.arguments import program_settings
 from curtsy.limits.domain_limits import DomainLimits, Rates, overall_of
-from curtsy.limits.limiter import RateLimiter
+from curtsy.limits.limiter import RateLimiter, closed_error
 from curtsy.limits.statistics import LOCK, LimitStats, StatsSnapshot, TotalStats, snapshot_of, total_of
-from curtsy.limits.waiters import closed_error
 from curtsy.stores import BlockingStore, Store, open_store
 from curtsy.system.log import library_logger
 from curtsy.system.shutdown import at_exit
