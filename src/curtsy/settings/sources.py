@@ -99,18 +99,16 @@ class Source:
     section: str = ""
     """Name of the source's section that `policy` comes from."""
 
-    allowlist: Value | None = None
-    denylist: Value | None = None
-    limits: dict[str, Value] | None = None
-    """The whole file, if it is the rate limiter's JSON file (L7); else None."""
+    sections: dict[str, Value] = field(default_factory=dict)
+    """Sections by name: `default_policy`, `allowlist` and `denylist`, or those of the rate limiter's JSON file (L7)."""
 
     def put(self, name: str, value: Value) -> None:
         """Store a key's value among the general keys or the policy keys."""
         (self.general if keys()[name].scope == "general" else self.policy)[name] = value
 
 
-def from_file(root: Value | None, spot: Spot, problems: Problems) -> Source:
-    """Split a file into its sections. The rate limiter's JSON file is recognized by its sections."""
+def from_file(root: Value | None, spot: Spot, problems: Problems, *, is_limits: bool = False) -> Source:
+    """Split a file into its sections. The rate limiter's JSON file is recognized by its sections, or by `is_limits`."""
     source = Source(spot, section="default_policy")
     if root is None:
         return source
@@ -118,24 +116,18 @@ def from_file(root: Value | None, spot: Spot, problems: Problems) -> Source:
         what = f'the file must contain settings such as "default_policy:", not {kind_of(root.data)}'
         problems.add(spot, "", f"{what}. Check the path.")
         return source
-    if not LIMIT_SECTIONS.isdisjoint(root.data) and SECTIONS.isdisjoint(root.data):
-        source.limits = root.data
-        return source
-    general = names("general")
+    is_limits = is_limits or (not LIMIT_SECTIONS.isdisjoint(root.data) and SECTIONS.isdisjoint(root.data))
+    sections, general = (LIMIT_SECTIONS, ()) if is_limits else (SECTIONS, names("general"))
     for name, value in root.data.items():
         if name in general:
             source.general[name] = value
-        elif name == "allowlist":
-            source.allowlist = value
-        elif name == "denylist":
-            source.denylist = value
-        elif name != "default_policy":
-            problems.unknown(value.spot, "", name, (*general, *sorted(SECTIONS)))
-        elif isinstance(value.data, dict):
-            source.policy = value.data
-        elif value.data is not None:
-            what = f"default_policy must contain settings, one per line, not {kind_of(value.data)}"
-            problems.add(value.spot, "", f"{what}. Indent them below it.")
+        elif name in sections:
+            source.sections[name] = value
+        else:
+            problems.unknown(value.spot, "", name, (*general, *sorted(sections)), elsewhere=not is_limits)
+    if is_limits and (version := root.data.get("version", Value(None, spot)).data) != "1.0":
+        text = "version is missing" if version is None else f"version = {shown(version)} is not supported"
+        problems.add(spot, "", f'{text}. Write "version": "1.0".')
     return source
 
 
@@ -191,10 +183,8 @@ def from_arguments(arguments: Mapping[str, Any], problems: Problems, other_argum
         if isinstance(data, os.PathLike):
             data = f"sqlite:///{os.fspath(data)}" if name == "store" else os.fspath(data)
         value = valued(data, source.spot)
-        if name == "allowlist":
-            source.allowlist = value
-        elif name == "denylist":
-            source.denylist = value
+        if name in ("allowlist", "denylist"):
+            source.sections[name] = value
         elif name in known:
             source.put(name, value)
         elif name == "default_policy":
