@@ -345,7 +345,12 @@ class DiskCache(PageCache):
             is_done = work(*given)
         except OSError as error:
             if error.errno in _OF_ONE_PLACE and os.path.isdir(home := self._named or self.root) and may_write(home):
-                self._warn_of_place(error)
+                log = _log.debug if self._has_warned else _log.warning
+                self._has_warned = True
+                log(
+                    f"A page cannot be cached in {self.root}: {error}. It will be fetched again each time; pages whose "
+                    "files are elsewhere are cached. Check the owner and the content of that path, or remove it."
+                )
             else:
                 self._outage.begin(
                     f"The cache {self.root} cannot be written: {error}. Free some space, or use another folder."
@@ -375,17 +380,6 @@ class DiskCache(PageCache):
             made = os.path.join(made, name)
             with contextlib.suppress(FileExistsError):
                 os.mkdir(made, 0o700)
-
-    def _warn_of_place(self, error: OSError) -> None:
-        """Log that a page cannot be stored: a warning the first time, debug messages later."""
-        if self._has_warned:
-            _log.debug("A page cannot be cached.", error=str(error))
-            return
-        self._has_warned = True
-        _log.warning(
-            f"A page cannot be cached in {self.root}: {error}. It will be fetched again each time; pages whose "
-            "files are elsewhere are cached. Check the owner and the content of that path, or remove it."
-        )
 
     def drop(self, url: Url | str, variant: str | None = None) -> None:
         """Drop a variant of a URL; all variants if `variant` is None."""

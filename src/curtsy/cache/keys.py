@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -151,6 +151,17 @@ def is_wanted(entry: Entry, key: str, target: Request | Url | str) -> bool:
 def newest_first(pages: Iterable[Page]) -> list[Page]:
     """Return pages sorted by the time of their fetch, newest first."""
     return sorted(pages, key=lambda page: -page.entry.fetched_at)
+
+
+def entry_struct(
+    types: dict[str, type], first: Iterable[tuple[str, type]] = (), **options: Any
+) -> type[msgspec.Struct]:
+    """Return a struct with the fields of `Entry`, some of other `types`, after the fields `first`."""
+    fields = [
+        (each.name, types.get(each.name, each.type), *([] if each.required else [each.default]))
+        for each in msgspec.structs.fields(Entry)
+    ]
+    return msgspec.defstruct("Meta", [*first, *fields], gc=False, **options)
 
 
 def sha256_of(body: bytes) -> str:

@@ -135,8 +135,7 @@ class PackedCache(PageCache):
         found = identify(target)
         if found is None:
             return None
-        nothing: list[tuple[int, Entry]] = []
-        for _, entry in self._file.call(nothing, packed_file.entries_in, found[1]):
+        for _, entry in self._file.rows(packed_file.entries_in, found[1]):
             if is_wanted(entry, found[1], target):
                 return msgspec.structs.replace(entry, url=found[0].text)
         return None
@@ -147,10 +146,7 @@ class PackedCache(PageCache):
         found = identify(url)
         if found is None:
             return []
-        nothing: list[Page] = []
-        return newest_first(
-            page.under(found[0].text) for page in self._file.call(nothing, packed_file.pages_in, found[1])
-        )
+        return newest_first(page.under(found[0].text) for page in self._file.rows(packed_file.pages_in, found[1]))
 
     def keep(self, entry: Entry, body: bytes) -> bool:
         """Store a page in place of the same variant.
@@ -274,9 +270,8 @@ class PackedCache(PageCache):
     def _batches(
         self, work: Callable[[sqlite3.Connection, int], list[packed_file.Row]]
     ) -> Iterator[list[packed_file.Row]]:
-        nothing: list[packed_file.Row] = []
         last = -(2**63)
-        while batch := self._file.call(nothing, work, last):
+        while batch := self._file.rows(work, last):
             yield batch
             last = batch[-1][0]
 
