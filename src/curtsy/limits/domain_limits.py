@@ -28,6 +28,7 @@ from curtsy.core.setting import flag, number, rate, rule, whole
 from curtsy.engine.gate import Request
 from curtsy.limits.arguments import named_domain
 from curtsy.limits.breaker import checked_cooldown
+from curtsy.limits.statistics import LOCK
 from curtsy.system.log import library_logger
 
 _log = library_logger("guards")
@@ -116,14 +117,18 @@ class DomainLimits:
         return limits
 
     def configure(self, domain: str, config: LimitConfig) -> None:
-        """Replace the configuration of one domain."""
+        """Replace the configuration of one domain. Requires `LOCK`."""
         _check(config, self._policies.of(domain).strategy)
         self._configs[domain] = config
         self._rates.pop(domain, None)
 
     def of(self, domain: str) -> Rates:
         """Return the limits of a canonical domain; at first use, log a warning about its own configuration."""
-        return self._rates.get(domain) or self._rates.setdefault(domain, self._compute(domain))
+        rates = self._rates.get(domain)
+        if rates is None:
+            with LOCK:  # orders this with `configure()`
+                rates = self._rates.setdefault(domain, self._compute(domain))
+        return rates
 
     def _compute(self, domain: str) -> Rates:
         policy = self._policies.of(domain)

@@ -139,10 +139,10 @@ class RateLimiter:
         """Replace the rate and burst of a domain at runtime. The next request uses them."""
         checked_config(config)
         name = self._find(domain).domain
-        limits = self._current_limits()
+        self._current_limits()
         with LOCK:
-            limits.configure(name, config)
-        self.gate.queues.nudge(limits.of(name).key)
+            self._limits.configure(name, config)
+        self.gate.queues.nudge(self._rates(name).key)
 
     def domain(self, domain: str) -> DomainLimiter:
         """Return the limiter of a domain, created on first use."""
