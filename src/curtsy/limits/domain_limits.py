@@ -24,7 +24,7 @@ from curtsy.core.errors import (
 from curtsy.core.message import Url, parse_url
 from curtsy.core.messages import refused, span
 from curtsy.core.policy import MOST_BURST, UNLIMITED, LimitConfig, Policies, Policy, Strategy, entry_name
-from curtsy.core.setting import flag, number, rate, rule, whole
+from curtsy.core.setting import flag, number, rate, rule
 from curtsy.engine.gate import Request
 from curtsy.limits.arguments import named_domain
 from curtsy.limits.breaker import checked_cooldown
@@ -249,7 +249,8 @@ _REFUSALS: dict[Reason, type[Refused]] = {
 
 def token_request(domain: str, limits: Callable[[], DomainLimits], timeout: float | None, n: int) -> Request:
     """Return the request for `n` tokens. It raises PolicyError if `n` exceeds the burst, now or during its wait."""
-    whole("n", n, 1)
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise rule("n", n, "a whole number of at least 1")
     if timeout is not None:
         number("timeout", timeout)
 
