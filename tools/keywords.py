@@ -67,7 +67,7 @@ def settings() -> dict[str, str]:
     """Return the types of the settings that are not parameters of a client."""
     hints = get_type_hints(General) | get_type_hints(Policy)
     types = {
-        name: written(int if key.setting.range.whole else hints.get(name, key.kind))
+        name: written(int if key.range.whole else hints.get(name, key.kind))
         for name, key in keys_of("general", "policy").items()
     }
     types["pause"] = "list[float] | tuple[float, float]"

@@ -28,7 +28,7 @@ def type_of(key: Key) -> str:
         words = {float: "number", int: "whole number", bool: "true or false", tuple: "list of text"}.get(
             key.kind, "text"
         )
-    return f"{words} or `none`" if key.setting.optional else words
+    return f"{words} or `none`" if key.optional else words
 
 
 def default_of(key: Key) -> str:
@@ -53,7 +53,7 @@ def keys_table(scope: str) -> str:
             cells = (
                 f"`{key.name}`",
                 type_of(key),
-                key.setting.range.unit,
+                key.range.unit,
                 default_of(key),
                 variables,
                 explained[key.name],

@@ -470,21 +470,20 @@ def test_a_domain_that_is_no_text_is_an_invalid_domain() -> None:
 # L9: a fork
 
 FORKED = """
-import os, pathlib, signal, threading
-from curtsy.limits import budget, program_limiter as program
+import os, pathlib, signal, threading, time
 from curtsy.limits import DomainLimiter, LimitConfig, RateLimiter, get_domain_budget_manager, get_rate_limiter
+from curtsy.limits.statistics import LOCK
 
 limiter, own, manager = get_rate_limiter(), RateLimiter(LimitConfig(1.0, 5)), get_domain_budget_manager()
-live, stats, alone = limiter._live, own.domain("a.org").stats, DomainLimiter("a.org")
+live, alone = limiter._live, DomainLimiter("a.org")
 second = DomainLimiter("a.org", limiter=own)
 held, end = threading.Event(), threading.Event()
 
 def hold():
-    with (
-        limiter._lock, own._lock, own._waiters._lock, limiter._following, live._lock, program._lock,
-        budget._manager_lock, stats._lock, alone.stats._lock,
-    ):
-        held.set()
+    with live._lock:
+        with LOCK:
+            held.set()
+            time.sleep(0.2)
         end.wait()
 
 threading.Thread(target=hold, daemon=True).start()

@@ -84,9 +84,7 @@ def test_every_field_of_a_policy_can_be_set_in_a_file() -> None:
 def test_no_setting_is_for_a_time_of_day_or_a_kind_of_day() -> None:
     """B14: no slots, no night or holiday mode; a day as a whole has a budget, and a time zone"""
     word = re.compile(r"hour|night|noon|midnight|morning|evening|weekday|weekend|holiday|slot|schedule|daytime")
-    described = {
-        key.name: f"{key.name} {key.setting.range.unit} {get_args(key.kind)}".lower() for key in keys().values()
-    }
+    described = {key.name: f"{key.name} {key.range.unit} {get_args(key.kind)}".lower() for key in keys().values()}
     of_days = [name for name, text in described.items() if re.search(r"(?<![a-z])days?(?![a-z])", text)]
 
     assert [name for name, text in described.items() if word.search(text)] == []

@@ -18,14 +18,14 @@ import errno
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVarTuple, Unpack
 
 import msgspec
 
 from curtsy.cache import entry_files
-from curtsy.cache.entry_files import BODY, META, TRIES, PageFiles, folder_name, names_of, others, scan, stem_of
+from curtsy.cache.entry_files import BODY, META, remove_pair, scan, stem_of
 from curtsy.cache.keys import (
     GIB,
     HOUR,
@@ -35,6 +35,7 @@ from curtsy.cache.keys import (
     LastUses,
     Outage,
     Page,
+    PageCache,
     Recent,
     identify,
     is_wanted,
@@ -73,16 +74,24 @@ class _Found(NamedTuple):
     """Stat of the meta file."""
 
 
-def _selected(stem: str, first: Entry | None, request: Request) -> Iterable[str]:
-    """Return the stems that the requested variant may have, besides the first.
+def _stems(first: str, target: Request | Url | str) -> Iterator[str]:
+    """Yield the stems that a page may have: the first variant's, then those that a request selects by its `vary`."""
+    yield first
+    if isinstance(target, Request):
+        kept = entry_files.entry_at(first + META)
+        for vary in dict.fromkeys((() if kept is None else kept.vary, ())):
+            yield stem_of(first, variant_of(vary, target))
 
-    They depend on the `vary` of the first variant.
-    """
-    vary = () if first is None else first.vary
-    return dict.fromkeys(stem_of(stem, each) for each in (variant_of(vary, request), variant_of((), request)))
+
+def _remove(paths: list[str]) -> None:
+    """Remove files and the folders that are empty then."""
+    entry_files.remove(*paths)
+    for folder in {os.path.dirname(path) for path in paths}:
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)  # fails unless it is empty
 
 
-class DiskCache:
+class DiskCache(PageCache):
     """Cache of pages in files.
 
     `collection` and `document` name the folders instead of the host. `max_size` limits the files under `root`, in
@@ -108,7 +117,7 @@ class DiskCache:
         check_path("root", root)
         self.root = os.path.abspath(os.path.expanduser(root))
         self.max_size = max_size
-        names = [folder_name(name) for name in (collection, document) if name is not None]
+        names = [entry_files.folder_name(name) for name in (collection, document) if name is not None]
         self._named = os.path.join(self.root, *names) if names else None
         # Folder of each host with a trailing separator, memoized because every lookup needs it.
         self._folder_of = lru_cache(maxsize=4096)(self._folder)
@@ -125,7 +134,7 @@ class DiskCache:
         self._until_scan = random.random() * max_size / 20
 
     def _folder(self, domain: str) -> str:
-        folder = self._named or os.path.join(self.root, folder_name(domain.replace(":", "_")))
+        folder = self._named or os.path.join(self.root, entry_files.folder_name(domain.replace(":", "_")))
         return folder + os.sep
 
     def _within(self, collection: str, document: str) -> DiskCache:
@@ -215,17 +224,12 @@ class DiskCache:
             return None
         return _Found(known[1], stem, stat) if stamp == entry_files.stamp_of(stat) else None
 
-    def _read(self, text: str, key: str, stem: str, target: Request | Url | str) -> _Found | None:
+    def _read(self, text: str, key: str, first: str, target: Request | Url | str) -> _Found | None:
         """Read the first variant, or else the variant that the request selects."""
-        first = self._read_at(stem, text, key)
-        if first is not None and is_wanted(first.page.entry, key, target):
-            return first
-        if not isinstance(target, Request):
-            return None
-        for each in _selected(stem, None if first is None else first.page.entry, target):
-            other = self._read_at(each, text, key)
-            if other is not None and is_wanted(other.page.entry, key, target):
-                return other
+        for stem in _stems(first, target):
+            found = self._read_at(stem, text, key)
+            if found is not None and is_wanted(found.page.entry, key, target):
+                return found
         return None
 
     def _read_at(self, stem: str, text: str, key: str) -> _Found | None:
@@ -246,7 +250,7 @@ class DiskCache:
             _log.warning(
                 "A cached page is damaged and was deleted; it will be fetched again.", url=text, path=stem + BODY
             )
-            entry_files.remove(stem + META, stem + BODY)
+            remove_pair(stem)
             return None
         if page.entry.url_sha256 != key:
             return None  # another URL with the same first 16 digits
@@ -257,10 +261,9 @@ class DiskCache:
         place = self._find(target)
         if place is None:
             return None
-        text, key, stem = place
-        first = entry_files.entry_at(stem + META)
-        rest = _selected(stem, first, target) if isinstance(target, Request) else ()
-        for entry in (first, *(entry_files.entry_at(each + META) for each in rest)):
+        text, key, first = place
+        for stem in _stems(first, target):
+            entry = entry_files.entry_at(stem + META)
             if entry is not None and is_wanted(entry, key, target):
                 return msgspec.structs.replace(entry, url=text)
         return None
@@ -287,7 +290,7 @@ class DiskCache:
         if stem != place[2]:
             self._limit_variants(place[2], stem)
         elif entry.variant:  # remove the variant's former files, written while another variant was first
-            entry_files.remove(stem_of(stem, entry.variant) + META, stem_of(stem, entry.variant) + BODY)
+            remove_pair(stem_of(stem, entry.variant))
         if self._until_scan < 0:
             self._evict(self.max_size, self.max_size * 9 // 10)
         return True
@@ -305,7 +308,7 @@ class DiskCache:
         The first variant's files always count, because filling them requires no folder listing.
         """
         uses: list[tuple[float, str]] = []
-        for stem in others(first):
+        for stem in entry_files.others(first):
             try:
                 used = os.stat(stem + META).st_atime
             except OSError:
@@ -313,7 +316,7 @@ class DiskCache:
             if stem != newest:
                 uses.append((max(used, self._last_uses.at(os.path.basename(stem)) / SECOND), stem))
         for _, stem in sorted(uses)[: max(0, len(uses) + 2 - MOST_VARIANTS)]:
-            entry_files.remove(stem + META, stem + BODY)
+            remove_pair(stem)
 
     def refresh(self, entry: Entry) -> bool:
         """Update everything but the body after a 304. Return False if that body is no longer stored."""
@@ -342,7 +345,12 @@ class DiskCache:
             is_done = work(*given)
         except OSError as error:
             if error.errno in _OF_ONE_PLACE and os.path.isdir(home := self._named or self.root) and may_write(home):
-                self._warn_of_place(error)
+                log = _log.debug if self._has_warned else _log.warning
+                self._has_warned = True
+                log(
+                    f"A page cannot be cached in {self.root}: {error}. It will be fetched again each time; pages whose "
+                    "files are elsewhere are cached. Check the owner and the content of that path, or remove it."
+                )
             else:
                 self._outage.begin(
                     f"The cache {self.root} cannot be written: {error}. Free some space, or use another folder."
@@ -354,7 +362,7 @@ class DiskCache:
 
     def _put(self, stem: str, body: bytes, meta: bytes) -> bool:
         """Write the two files. Creates a missing folder."""
-        for _ in range(TRIES):
+        for _ in range(entry_files.TRIES):
             try:
                 return entry_files.put(stem, body, meta)
             except FileNotFoundError:  # another process may remove the folder while it is empty
@@ -373,17 +381,6 @@ class DiskCache:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(made, 0o700)
 
-    def _warn_of_place(self, error: OSError) -> None:
-        """Log that a page cannot be stored: a warning the first time, debug messages later."""
-        if self._has_warned:
-            _log.debug("A page cannot be cached.", error=str(error))
-            return
-        self._has_warned = True
-        _log.warning(
-            f"A page cannot be cached in {self.root}: {error}. It will be fetched again each time; pages whose "
-            "files are elsewhere are cached. Check the owner and the content of that path, or remove it."
-        )
-
     def drop(self, url: Url | str, variant: str | None = None) -> None:
         """Drop a variant of a URL; all variants if `variant` is None."""
         place = self._find(url)
@@ -392,55 +389,51 @@ class DiskCache:
         _, key, first = place
         self._recent.forget(key)
         kept = None if variant is None else entry_files.entry_at(first + META)
-        stems = others(first) if variant is None else [stem_of(first, variant)]
+        stems = entry_files.others(first) if variant is None else [stem_of(first, variant)]
         if kept is None or kept.url_sha256 != key or kept.variant == variant:
             stems.append(first)
         for stem in stems:
-            entry_files.remove(stem + META, stem + BODY)
-
-    def body(self, target: Request | Url | str) -> bytes | None:
-        """Return the checked body of the page that answers a request."""
-        page = self.get(target)
-        return None if page is None else page.body
+            remove_pair(stem)
 
     def pages(self, url: Url | str) -> list[Page]:
         """Return every variant of a URL under any collection and document, newest first. Scans all files."""
         found = identify(url)
         if found is None:
             return []
-        pages: list[Page] = []
-        for files in scan(self.root, self._last_uses):
-            stem = files.paths[0].removesuffix(META)
-            if len(files.paths) == 2 and os.path.basename(stem).startswith(found[1][:16]):
+        pages: list[Page | None] = []
+        for stem in self._pairs():
+            if os.path.basename(stem).startswith(found[1][:16]):
                 with contextlib.suppress(OSError):
-                    page = entry_files.page_at(stem, entry_files.open_meta(files.paths[0])[0])
-                    if (page := self._checked(page, found[0].text, found[1], stem)) is not None:
-                        pages.append(page)
-        return newest_first(pages)
+                    page = entry_files.page_at(stem, entry_files.open_meta(stem + META)[0])
+                    pages.append(self._checked(page, found[0].text, found[1], stem))
+        return newest_first(page for page in pages if page is not None)
+
+    def _pairs(self) -> Iterator[str]:
+        """Yield the stems of all pages."""
+        for files in scan(self.root, self._last_uses):
+            if len(files.paths) == 2:
+                yield files.paths[0].removesuffix(META)
 
     def entries(self) -> Iterator[Entry]:
         """Yield all stored entries in no particular order. Secrets in URLs are masked."""
-        for files in scan(self.root, self._last_uses):
-            if len(files.paths) == 2 and (entry := entry_files.entry_at(files.paths[0])) is not None:
+        for stem in self._pairs():
+            if (entry := entry_files.entry_at(stem + META)) is not None:
                 yield entry
 
     def verify(self) -> Checked:
         """Check every page and drop damaged ones."""
         good = damaged = 0
-        for files in scan(self.root, self._last_uses):
-            if len(files.paths) != 2:
-                continue
-            stem = files.paths[0].removesuffix(META)
+        for stem in self._pairs():
             try:
-                page = entry_files.page_at(stem, entry_files.open_meta(files.paths[0])[0])
+                page = entry_files.page_at(stem, entry_files.open_meta(stem + META)[0])
             except OSError:  # removed by another process
                 continue
-            if page is not None and os.path.basename(stem) in names_of(page.entry):
+            if page is not None and os.path.basename(stem) in entry_files.names_of(page.entry):
                 good += 1
             else:
                 damaged += 1
                 _log.warning("A cached page is damaged and was deleted; it will be fetched again.", path=stem + BODY)
-                entry_files.remove(*files.paths)
+                remove_pair(stem)
         return Checked(good, damaged)
 
     def gc(self, max_size: int | None = None) -> int:
@@ -454,15 +447,15 @@ class DiskCache:
 
     def clear(self, matches: Callable[[Entry], bool]) -> None:
         """Drop the pages whose entries satisfy `matches`. Secrets in their URLs are masked."""
-        whole = [files for files in scan(self.root, self._last_uses) if len(files.paths) == 2]
-        entries = [(files, entry_files.entry_at(files.paths[0])) for files in whole]
-        self._remove([files for files, entry in entries if entry is not None and matches(entry)])
+        entries = [(stem, entry_files.entry_at(stem + META)) for stem in self._pairs()]
+        gone = [stem for stem, entry in entries if entry is not None and matches(entry)]
+        _remove([path for stem in gone for path in (stem + META, stem + BODY)])
 
     def _evict(self, limit: int, target: int) -> int:
         """Evict pages down to `target` bytes if more than `limit` are used; return the freed bytes."""
         abandoned = self._clock.now().epoch // SECOND - HOUR
-        pages: list[PageFiles] = []
-        gone: list[PageFiles] = []
+        pages: list[entry_files.PageFiles] = []
+        gone: list[entry_files.PageFiles] = []
         for files in scan(self.root, self._last_uses):
             if len(files.paths) == 2:
                 pages.append(files)
@@ -477,17 +470,8 @@ class DiskCache:
                 total -= files.size
         # A quarter of the free space, because other processes may be writing too.
         self._until_scan = max(self.max_size / 20, (self.max_size - total) / 4)
-        self._remove(gone)
+        _remove([path for files in gone for path in files.paths])
         return sum(files.size for files in gone)
-
-    def _remove(self, gone: list[PageFiles]) -> None:
-        for files in gone:
-            entry_files.remove(*files.paths)
-        for folder in {os.path.dirname(files.paths[0]) for files in gone}:
-            try:
-                os.rmdir(folder)  # fails unless it is empty
-            except OSError:
-                pass
 
     @property
     def size(self) -> int:

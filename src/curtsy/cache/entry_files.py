@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from curtsy.cache.keys import MIB, LastUses, Page, sha256_of
+from curtsy.cache.keys import MIB, LastUses, Page, entry_struct, sha256_of
 from curtsy.core.cache import Entry
 from curtsy.core.message import SECOND
 
@@ -45,17 +45,8 @@ STEP = 64 * MIB
 _CHECK = b',\n  "check": "'
 
 
-def _meta_type() -> type[msgspec.Struct]:
-    """Return the struct of the meta file: an `Entry` with headers as lines and the time in ISO 8601."""
-    types = {"headers": list[str], "fetched_at": str}
-    fields = [
-        (each.name, types.get(each.name, each.type), *([] if each.required else [each.default]))
-        for each in msgspec.structs.fields(Entry)
-    ]
-    return msgspec.defstruct("_Meta", fields, rename="camel", gc=False)
-
-
-_Meta = _meta_type()
+# An entry with its headers as lines and its time in ISO 8601.
+_Meta = entry_struct({"headers": list[str], "fetched_at": str}, rename="camel")
 _metas = msgspec.json.Decoder(_Meta)
 _HEADERS, _TIME = (Entry.__struct_fields__.index(name) for name in ("headers", "fetched_at"))
 
@@ -76,14 +67,9 @@ def _written(entry: Entry) -> msgspec.Struct:
     """Convert the entry to the struct of the meta file."""
     values: list[Any] = list(msgspec.structs.astuple(entry))
     values[_HEADERS] = [f"{name}: {value}" for name, value in entry.headers]
-    second, millisecond = divmod(int(entry.fetched_at * 1000 + 0.5), 1000)
-    values[_TIME] = f"{_second(second)}.{millisecond:03}Z"
+    fetched_at = datetime.fromtimestamp(round(entry.fetched_at, 3), UTC)
+    values[_TIME] = fetched_at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return _Meta(*values)
-
-
-@lru_cache(maxsize=16)  # pages fetched in the same second share it
-def _second(epoch: int) -> str:
-    return datetime.fromtimestamp(epoch, UTC).isoformat().removesuffix("+00:00")
 
 
 def decode(raw: bytes) -> Entry | None:
@@ -196,7 +182,7 @@ def put(stem: str, body: bytes, meta: bytes) -> bool:
     try:
         _create(part, body)
         if os.access(stem + META, os.F_OK):
-            remove(stem + META, stem + BODY)
+            remove_pair(stem)
         os.replace(part, stem + BODY)
     except BaseException:
         remove(part)
@@ -279,6 +265,11 @@ def remove(*paths: str) -> None:
         except OSError:
             with contextlib.suppress(OSError):
                 os.rmdir(path)
+
+
+def remove_pair(stem: str) -> None:
+    """Remove the two files of a page."""
+    remove(stem + META, stem + BODY)
 
 
 # --- Names and folders ----------------------------------------------------------------------------------------------

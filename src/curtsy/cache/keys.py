@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -81,7 +81,8 @@ class PageCache(Protocol):
 
     def body(self, target: Request | Url | str) -> bytes | None:
         """Return the checked body of that page."""
-        ...
+        page = self.get(target)
+        return None if page is None else page.body
 
     def pages(self, url: Url | str) -> list[Page]:
         """Return every variant of a URL, newest first."""
@@ -133,12 +134,9 @@ class PageCache(Protocol):
 
 def identify(target: Request | Url | str) -> tuple[Url, str] | None:
     """Return the canonical URL and its SHA-256 key; None if the URL is invalid."""
-    if isinstance(target, Request):
-        url = target.url
-    elif isinstance(target, Url):
-        url = target
-    else:
-        parsed = parse_url(target)
+    url = target.url if isinstance(target, Request) else target
+    if isinstance(url, str):
+        parsed = parse_url(url)
         if isinstance(parsed, InvalidUrl):
             return None
         url = parsed
@@ -153,6 +151,17 @@ def is_wanted(entry: Entry, key: str, target: Request | Url | str) -> bool:
 def newest_first(pages: Iterable[Page]) -> list[Page]:
     """Return pages sorted by the time of their fetch, newest first."""
     return sorted(pages, key=lambda page: -page.entry.fetched_at)
+
+
+def entry_struct(
+    types: dict[str, type], first: Iterable[tuple[str, type]] = (), **options: Any
+) -> type[msgspec.Struct]:
+    """Return a struct with the fields of `Entry`, some of other `types`, after the fields `first`."""
+    fields = [
+        (each.name, types.get(each.name, each.type), *([] if each.required else [each.default]))
+        for each in msgspec.structs.fields(Entry)
+    ]
+    return msgspec.defstruct("Meta", [*first, *fields], gc=False, **options)
 
 
 def sha256_of(body: bytes) -> str:

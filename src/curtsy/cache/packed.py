@@ -20,6 +20,7 @@ from curtsy.cache.keys import (
     Checked,
     LastUses,
     Page,
+    PageCache,
     Recent,
     identify,
     is_wanted,
@@ -61,16 +62,15 @@ class _Seen(NamedTuple):
     """Time of the last use in milliseconds, stored or about to be stored."""
 
 
-class PackedCache:
+class PackedCache(PageCache):
     """Cache of pages in one SQLite file.
 
     `max_size` limits the file in bytes, without its WAL of a few MiB. `memory` limits the recently read pages held in
     memory, in bytes; 0 disables it.
 
     With a `delay`, pages are written in batches, at most that many seconds later. `keep` and `refresh` then return True
-    before the write, which may still fail. Caches of this process with the same path and delay see the pages at once.
-    Others see them once they are written; with a `delay` of their own, up to 0.01 s later. A killed
-    program loses the waiting pages, never parts of pages.
+    before the write, which may still fail. Caches of this process with the same path and delay see the pages at once,
+    others once they are written. A killed program loses the waiting pages, never parts of pages.
 
     A damaged file is renamed and a new one started: see `packed_file.py`.
     """
@@ -90,7 +90,7 @@ class PackedCache:
         self._clock = clock or SystemClock()
         self._recent: Recent[_Seen] = Recent(memory)
         self._file = packed_file.PackedFile(self.path, self._clock)
-        self._write_buffer = WriteBuffer.at(self.path, delay) if delay > 0 else None
+        self._write_buffer = WriteBuffer.at(self.path, delay)
         self._log_path = self.path + "-wal"
         self._last_uses: LastUses[int] = LastUses()
         self._uses: dict[int, int] = {}
@@ -113,7 +113,7 @@ class PackedCache:
         known, log = self._recent.find(key), None
         if known is not None and not is_wanted(known[1].entry, key, target):
             known = None
-        waiting = None if self._write_buffer is None else self._write_buffer.get(key)
+        waiting = self._write_buffer.get(key)
         if waiting is not None and is_wanted(waiting.entry, key, target):
             if not waiting.is_renewal:
                 page = packed_file.checked_page(waiting.entry, waiting.body, waiting.is_packed)
@@ -127,8 +127,6 @@ class PackedCache:
             if log is not None and known[0].log == log and 0 <= now - known[0].used < _HOUR:
                 self._last_uses.note(known[0].number, now)
                 return known[1]
-        elif self._write_buffer is not None and self._write_buffer.bloom.lacks(packed_file.first_number(key)):
-            return None
         return self._file.read(None, self._get, text, key, target, known, log)
 
     def entry(self, target: Request | Url | str) -> Entry | None:
@@ -137,16 +135,10 @@ class PackedCache:
         found = identify(target)
         if found is None:
             return None
-        nothing: list[tuple[int, Entry]] = []
-        for _, entry in self._file.call(nothing, packed_file.entries_in, found[1]):
+        for _, entry in self._file.rows(packed_file.entries_in, found[1]):
             if is_wanted(entry, found[1], target):
                 return msgspec.structs.replace(entry, url=found[0].text)
         return None
-
-    def body(self, target: Request | Url | str) -> bytes | None:
-        """Return the checked body of the page that answers a request."""
-        page = self.get(target)
-        return None if page is None else page.body
 
     def pages(self, url: Url | str) -> list[Page]:
         """Return every variant of a URL, newest first."""
@@ -154,10 +146,7 @@ class PackedCache:
         found = identify(url)
         if found is None:
             return []
-        nothing: list[Page] = []
-        return newest_first(
-            page.under(found[0].text) for page in self._file.call(nothing, packed_file.pages_in, found[1])
-        )
+        return newest_first(page.under(found[0].text) for page in self._file.rows(packed_file.pages_in, found[1]))
 
     def keep(self, entry: Entry, body: bytes) -> bool:
         """Store a page in place of the same variant.
@@ -174,11 +163,10 @@ class PackedCache:
         is_packed, packed = packed_file.pack(body)
         written = msgspec.structs.replace(written, body_sha256=sha256_of(packed), body_size=len(body))
         page = Waiting(written, packed, is_packed, is_renewal=False)
-        if self._write_buffer is not None and len(body) <= LARGE and not self._file.is_closed:
+        if self._may_wait and len(body) <= LARGE:
             self._write_buffer.add(entry.url_sha256, page, self.flush)
             return True
-        if self._write_buffer is not None:
-            self._write_buffer.forget(entry.url_sha256, entry.variant)
+        self._write_buffer.forget(entry.url_sha256, entry.variant)
         if not self._file.call(False, self._write, [page]):
             self.drop(entry.url, entry.variant)
             return False
@@ -190,7 +178,7 @@ class PackedCache:
         if written is None or self._file.outage.is_on:
             return False
         renewal = Waiting(written, b"", is_packed=False, is_renewal=True)
-        if self._write_buffer is not None and not self._file.is_closed:
+        if self._may_wait:
             before = self._write_buffer.get(entry.url_sha256)
             body = self._recent.body_of(entry.url_sha256) if before is None else before.entry.body_sha256
             if body == entry.body_sha256 and (before is None or before.entry.variant == entry.variant):
@@ -204,8 +192,7 @@ class PackedCache:
         """Drop a variant of a URL; all variants if `variant` is None."""
         found = identify(url)
         if found is not None:
-            if self._write_buffer is not None:
-                self._write_buffer.forget(found[1], variant)
+            self._write_buffer.forget(found[1], variant)
             self._recent.forget(found[1])
             self._file.call(None, packed_file.remove, found[1], variant)
 
@@ -258,7 +245,7 @@ class PackedCache:
 
     def flush(self) -> None:
         """Write all waiting pages. If that fails, drop them together with the pages that they replace."""
-        if self._write_buffer is None or self._file.is_closed:
+        if self._file.is_closed or not self._write_buffer.waiting():
             return
         if pages := self._file.call(self._write_buffer.waiting(), self._catch_up):
             self._write_buffer.done(pages)
@@ -270,19 +257,21 @@ class PackedCache:
     def close(self) -> None:
         """Release all open resources. Idempotent."""
         self.flush()
-        if self._write_buffer is not None:
-            self._write_buffer.leave()
+        self._write_buffer.leave()
         self._file.call(None, self._store_uses)
         self._file.close()
+
+    @property
+    def _may_wait(self) -> bool:
+        return self._write_buffer.delay > 0 and not self._file.is_closed
 
     # --- The work --------------------------------------------------------------------------------------------------
 
     def _batches(
         self, work: Callable[[sqlite3.Connection, int], list[packed_file.Row]]
     ) -> Iterator[list[packed_file.Row]]:
-        nothing: list[packed_file.Row] = []
         last = -(2**63)
-        while batch := self._file.call(nothing, work, last):
+        while batch := self._file.rows(work, last):
             yield batch
             last = batch[-1][0]
 
@@ -304,8 +293,6 @@ class PackedCache:
         if page is None:
             found = self._read(db, text, key, target)
             if found is None:
-                if self._write_buffer is not None:
-                    self._write_buffer.bloom.update(db)
                 return None
             number, used, meta, page = found
         now = self._now()
@@ -349,7 +336,6 @@ class PackedCache:
 
         The buffer is read here, under the file's lock, so that no other thread writes the same pages.
         """
-        assert self._write_buffer is not None
         pages = self._write_buffer.waiting()
         if pages:
             self._write(db, list(pages.values()))
@@ -380,8 +366,6 @@ class PackedCache:
             else:
                 if place is not None:
                     former.append((place,))
-                if self._write_buffer is not None:
-                    self._write_buffer.bloom.add(number)
                 last += 1
                 meta = packed_file.encode(entry, is_packed)
                 contents.append((last, meta, body))

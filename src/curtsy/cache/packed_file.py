@@ -20,12 +20,12 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
-from typing import TypeVar, TypeVarTuple, Unpack
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 import msgspec
 import zstandard
 
-from curtsy.cache.keys import MIB, Outage, Page, may_write, sha256_of
+from curtsy.cache.keys import MIB, Outage, Page, entry_struct, may_write, sha256_of
 from curtsy.core.cache import Entry
 from curtsy.core.errors import StoreError
 from curtsy.core.message import SECOND
@@ -88,9 +88,9 @@ _FROM = "FROM pages LEFT JOIN contents USING (place)"
 _USED = "ifnull(CAST(used AS INTEGER), 0)"  # a damaged file may hold any type
 META = f"SELECT {_USED}, ifnull(renewed, meta) {_FROM} WHERE id = ?"
 _VARIANTS = f"{_FROM} WHERE id BETWEEN ?1 AND ?1 + {MOST_VARIANTS - 1} ORDER BY id"
-METAS = f"SELECT id, ifnull(renewed, meta) {_VARIANTS}"
+VARIANTS = f"SELECT id, {_USED}, ifnull(renewed, meta), place {_VARIANTS}"
 BOTHS = f"SELECT id, {_USED}, ifnull(renewed, meta), body {_VARIANTS}"
-SLOTS = f"SELECT id, {_USED}, place, ifnull(renewed, meta) {_VARIANTS}"
+_DELETE = "DELETE FROM pages WHERE id = ?"
 BY_USE = f"SELECT id, {_USED}, length(ifnull(renewed, meta)) + length(body) {_FROM} ORDER BY used LIMIT ?"
 
 # In a folder where it cannot create a log, SQLite reads a file only with `immutable`. With `immutable`, it ignores an
@@ -98,16 +98,12 @@ BY_USE = f"SELECT id, {_USED}, length(ifnull(renewed, meta)) + length(body) {_FR
 _WRITABLE, _WITH_LOG, _IMMUTABLE = "mode=rw", "mode=ro", "immutable=1"
 
 
-class _EarlierFormat(StoreError):
-    """Error for a file with the tables of an earlier version."""
-
-
 class PackedFile(SQLiteFile):
     """SQLite file of a cache. Any thread or process may use it; its calls never raise.
 
     A damaged file is renamed to `<name>.damaged-<epoch>`, replacing the one renamed before, and a new file is started.
-    A file of an earlier format becomes `<name>.former-<epoch>`. A file that cannot be written is still read. If it
-    cannot be read either, it is skipped for a while. Any transaction still open after a call is rolled back.
+    A file that cannot be written is still read. If it cannot be read either, it is skipped for a while. Any transaction
+    still open after a call is rolled back.
     """
 
     def __init__(self, path: str, clock: Clock) -> None:
@@ -149,6 +145,12 @@ class PackedFile(SQLiteFile):
                     self.roll_back()  # for example after Ctrl-C
             return otherwise
 
+    def rows(
+        self, work: Callable[[sqlite3.Connection, Unpack[_Given]], list[_Answer]], *given: *_Given
+    ) -> list[_Answer]:
+        """Run `work` that returns rows; return no rows if that fails."""
+        return self.call([], work, *given)
+
     def is_current(self) -> bool:
         """Return whether the connection can be used further. Also reopen the file if it has become writable."""
         now = time.monotonic()
@@ -173,10 +175,9 @@ class PackedFile(SQLiteFile):
 
     def prepare(self, connection: sqlite3.Connection) -> None:
         """Check the format of the file, and create its tables."""
-        version = self.version(connection)
-        if version is not None and version < len(FORMAT.schema):
-            raise _EarlierFormat(f"{self.path} is of an earlier version of curtsy.")
-        if not self.is_read_only:
+        if self.is_read_only:
+            self.version(connection)
+        else:
             super().prepare(connection)
 
     def _best_mode(self) -> str:
@@ -200,10 +201,8 @@ class PackedFile(SQLiteFile):
                 self.disconnect()
             if not _is_log_incomplete(error):  # else its writer was killed
                 self._begin_outage(error)
-        elif isinstance(error, _EarlierFormat):
-            self._replace("former", "of an earlier version of curtsy")
         elif is_damage(error) or self._hides_damage(error):
-            self._replace("damaged", f"damaged ({error})")
+            self._replace(error)
         else:
             if isinstance(error, OSError):
                 self.disconnect()
@@ -235,23 +234,23 @@ class PackedFile(SQLiteFile):
         except OSError:
             return False
 
-    def _replace(self, kind: str, why: str) -> None:
+    def _replace(self, error: Exception) -> None:
         self.replaced += 1
         self.disconnect()
         if self.opened != inode(self.path):
             return  # another process has already renamed it
-        name = f"{self.path}.{kind}-"
+        name = f"{self.path}.damaged-"
         aside = f"{name}{self._clock.now().epoch // SECOND}"
         try:
             for before in glob.glob(glob.escape(name) + "*"):
                 os.unlink(before)
             self.set_aside(aside)
-        except OSError as error:
-            self._begin_outage(error)
+        except OSError as failure:
+            self._begin_outage(failure)
             return
         _log.warning(
-            f"The cache {self.path} is {why}. It was renamed to {aside}, and a new cache is started. Its pages will be "
-            "fetched again. Delete the old file if you do not need it."
+            f"The cache {self.path} is damaged ({error}). It was renamed to {aside}, and a new cache is started. Its "
+            "pages will be fetched again. Delete the old file if you do not need it."
         )
 
 
@@ -266,16 +265,8 @@ class _Zstd(threading.local):
 _zstd = _Zstd()
 
 
-def _meta_type() -> type[msgspec.Struct]:
-    """Return the struct of an encoded entry: `is_packed` and the fields of `Entry`, as an array."""
-    fields = [
-        (each.name, each.type) if each.required else (each.name, each.type, each.default)
-        for each in msgspec.structs.fields(Entry)
-    ]
-    return msgspec.defstruct("_Meta", [("is_packed", bool), *fields], array_like=True, gc=False)
-
-
-_metas = msgspec.msgpack.Decoder(_meta_type())  # a typed decoder takes a fifth of the time
+# A typed decoder takes a fifth of the time.
+_metas = msgspec.msgpack.Decoder(entry_struct({}, [("is_packed", bool)], array_like=True))
 
 
 def first_number(key: str) -> int:
@@ -311,6 +302,12 @@ def decode(meta: object) -> tuple[bool, Entry] | None:
     return is_packed, Entry(*values)
 
 
+def entry_of(meta: object) -> Entry | None:
+    """Return the entry; None if the data is damaged."""
+    decoded = decode(meta)
+    return None if decoded is None else decoded[1]
+
+
 def page_of(meta: object, body: object) -> Page | None:
     """Return the page in two columns after checking it; None if it is damaged."""
     decoded = decode(meta)
@@ -331,8 +328,8 @@ def checked_page(entry: Entry, body: bytes, is_packed: bool) -> Page | None:
 
 def entries_in(db: sqlite3.Connection, key: str) -> list[tuple[int, Entry]]:
     """Return number and entry of each variant of the URL with this SHA-256."""
-    rows = [(number, decode(meta)) for number, meta in db.execute(METAS, (first_number(key),))]
-    return [(number, each[1]) for number, each in rows if each is not None and each[1].url_sha256 == key]
+    rows = [(number, entry_of(meta)) for number, _, meta, _ in db.execute(VARIANTS, (first_number(key),))]
+    return [(number, entry) for number, entry in rows if entry is not None and entry.url_sha256 == key]
 
 
 def pages_in(db: sqlite3.Connection, key: str) -> list[Page]:
@@ -367,7 +364,7 @@ def slot_for(
     use known in memory, or 0; the later of it and the stored one counts.
     """
     first = first_number(entry.url_sha256)
-    slots = [(number, used, place, decode(meta)) for number, used, place, meta in db.execute(SLOTS, (first,))]
+    slots = [(number, used, place, decode(meta)) for number, used, meta, place in db.execute(VARIANTS, (first,))]
     for number, _, place, kept in slots:
         if kept is not None and (kept[1].url_sha256, kept[1].variant) == (entry.url_sha256, entry.variant):
             return number, place, kept[1], kept[0]
@@ -385,8 +382,7 @@ def slot_for(
 def known(db: sqlite3.Connection, last: int) -> list[Row]:
     """Return the next `BATCH` rows after the number `last`. Bodies are not checked."""
     query = f"SELECT id, ifnull(renewed, meta) {_FROM} WHERE id > ? ORDER BY id LIMIT ?"
-    rows = [(number, decode(meta)) for number, meta in db.execute(query, (last, BATCH))]
-    return [(number, None if decoded is None else decoded[1]) for number, decoded in rows]
+    return [(number, entry_of(meta)) for number, meta in db.execute(query, (last, BATCH))]
 
 
 def checked(db: sqlite3.Connection, last: int) -> list[Row]:
@@ -399,11 +395,6 @@ def checked(db: sqlite3.Connection, last: int) -> list[Row]:
     ]
 
 
-def numbers(db: sqlite3.Connection, last: int) -> list[int]:
-    """Return the next `BATCH` page numbers after `last`."""
-    return [each for (each,) in db.execute("SELECT id FROM pages WHERE id > ? ORDER BY id LIMIT ?", (last, BATCH))]
-
-
 def last_place(db: sqlite3.Connection) -> int:
     """Return the highest place in use, or 0. Raises DatabaseError if it is implausible."""
     (last,) = db.execute("SELECT max(place) FROM contents").fetchone()
@@ -414,34 +405,34 @@ def last_place(db: sqlite3.Connection) -> int:
 
 def store_uses(db: sqlite3.Connection, uses: list[tuple[int, int]]) -> None:
     """Store the times of last use: pairs of milliseconds and page number."""
-    db.execute("BEGIN IMMEDIATE")
-    db.executemany("UPDATE pages SET used = ? WHERE id = ?", uses)
-    db.execute("COMMIT")
+    _change(db, ("UPDATE pages SET used = ? WHERE id = ?", uses))
 
 
 def delete(db: sqlite3.Connection, numbers: list[int]) -> None:
     """Remove the pages that exist."""
     given = [(number,) for number in numbers]
-    db.execute("BEGIN IMMEDIATE")
-    db.executemany("DELETE FROM contents WHERE place = (SELECT place FROM pages WHERE id = ?)", given)
-    db.executemany("DELETE FROM pages WHERE id = ?", given)
-    db.execute("COMMIT")
+    contents = "DELETE FROM contents WHERE place = (SELECT place FROM pages WHERE id = ?)"
+    _change(db, (contents, given), (_DELETE, given))
 
 
 def delete_rows_only(db: sqlite3.Connection, numbers: list[int]) -> None:
     """Remove rows of `pages` but keep `contents`: in a damaged file, the place may be another page's."""
-    db.execute("BEGIN IMMEDIATE")
-    db.executemany("DELETE FROM pages WHERE id = ?", [(number,) for number in numbers])
-    db.execute("COMMIT")
+    _change(db, (_DELETE, [(number,) for number in numbers]))
 
 
 def sweep(db: sqlite3.Connection) -> None:
     """Remove contents without a page. Only damage causes them, and no other code finds them."""
     lost = db.execute("SELECT place FROM contents WHERE place NOT IN (SELECT place FROM pages)").fetchall()
     if lost:
-        db.execute("BEGIN IMMEDIATE")
-        db.executemany("DELETE FROM contents WHERE place = ?", lost)
-        db.execute("COMMIT")
+        _change(db, ("DELETE FROM contents WHERE place = ?", lost))
+
+
+def _change(db: sqlite3.Connection, *statements: tuple[str, list[Any]]) -> None:
+    """Execute statements, each for every given row, in one transaction."""
+    db.execute("BEGIN IMMEDIATE")
+    for statement, rows in statements:
+        db.executemany(statement, rows)
+    db.execute("COMMIT")
 
 
 def size(db: sqlite3.Connection) -> int:

@@ -1,6 +1,8 @@
-"""Checks of the parts' arguments; errors name the wrong argument."""
+"""Arguments of the parts: checks whose errors name the argument, and the program's settings as their default."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from curtsy.core.errors import InvalidDomain
 from curtsy.core.message import parse_domain
@@ -8,6 +10,12 @@ from curtsy.core.setting import rule
 from curtsy.engine.timers import Timers
 from curtsy.stores import AsyncStore, BlockingStore, MemoryStore, Store, open_store
 from curtsy.stores.blocking import for_threads, is_store
+from curtsy.system.log import library_logger
+
+if TYPE_CHECKING:
+    from curtsy.settings.live import LiveSettings
+
+_log = library_logger("guards")
 
 
 def opened(store: str | Store | None) -> BlockingStore:
@@ -19,6 +27,17 @@ def opened(store: str | Store | None) -> BlockingStore:
     if not is_store(store) or isinstance(store, AsyncStore):
         raise rule("store", store, "a store such as open_store('sqlite:///state.sqlite'), its URL, or left out")
     return for_threads(store)
+
+
+def program_settings() -> LiveSettings:
+    """Return the settings of the whole program, and log their warnings. Raises PolicyError."""
+    from curtsy.settings import new_notices
+    from curtsy.settings.live import LiveSettings  # late import: settings are slow to import
+
+    live = LiveSettings()
+    for warning in (*live.current.warnings, *new_notices(live.current)):
+        _log.warning(warning)
+    return live
 
 
 def checked_timers(timers: Timers | None) -> Timers | None:

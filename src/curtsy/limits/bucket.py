@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from curtsy.core.admission import admit
+from curtsy.core.decision import Go
 from curtsy.core.host import Host, in_time
 from curtsy.core.message import Now
 from curtsy.core.pace import spent_after
@@ -12,7 +14,6 @@ from curtsy.core.setting import number, rate
 from curtsy.engine.gate import Gate, Request, Ticket
 from curtsy.engine.timers import Timers
 from curtsy.limits.arguments import checked_key, checked_timers, opened
-from curtsy.limits.domain import take_tokens
 from curtsy.stores import Step, Store
 from curtsy.stores.blocking import for_tasks
 
@@ -36,10 +37,8 @@ class TokenBucket:
     ) -> None:
         self.tokens_per_second = rate("tokens_per_second", tokens_per_second)
         twice = min(max(1.0, 2.0 * tokens_per_second), float(MOST_BURST))
-        if capacity is None:
-            self.capacity = twice
-        else:
-            self.capacity = number("capacity", capacity, least=1, most=MOST_BURST, default=f"{twice:g}")
+        given = twice if capacity is None else capacity
+        self.capacity = number("capacity", given, least=1, most=MOST_BURST, default=f"{twice:g}")
         self._policy = UNLIMITED.replace(qps=self.tokens_per_second, burst=self.capacity)
         self._key = checked_key(key)
         timers = checked_timers(timers)
@@ -77,6 +76,16 @@ class BucketView(msgspec.Struct, frozen=True):
 
     tokens: float
     """Tokens available at that moment; `capacity` without a limit."""
+
+
+def take_tokens(policy: Policy, count: int = 1) -> Step[int | None]:
+    """Return the step that takes tokens if they are available; it returns the time in microseconds, else None."""
+
+    def step(host: Host | None, now: Now) -> tuple[Host | None, int | None]:
+        changed, decision = admit(host, now, policy, page=False, count=count)
+        return changed, now.epoch if isinstance(decision, Go) else None
+
+    return step
 
 
 def read_bucket(policy: Policy) -> Step[BucketView]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import os
-import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -23,7 +21,8 @@ from curtsy.core.host import Host, fresh, in_time
 from curtsy.core.message import SECOND, Now, parse_domain
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.setting import rule
-from curtsy.limits.arguments import opened
+from curtsy.limits.arguments import opened, program_settings
+from curtsy.limits.statistics import LOCK
 from curtsy.stores import Answer, AsyncMemoryStore, BlockingStore, MemoryStore, Step, Store, open_store
 from curtsy.stores.fallback import AsyncFallbackStore
 from curtsy.system.log import library_logger
@@ -93,9 +92,8 @@ class DomainDailyBudgetManager:
     ) -> None:
         if policies is not None and not callable(policies) and not isinstance(policies, Policies):
             raise rule("policies", policies, "Policies, or a function that gives them")
-        present = policies if callable(policies) else None
-        given = Policies() if policies is None or callable(policies) else policies
-        self._policies = present or (lambda: given)
+        given = Policies() if policies is None else policies
+        self._policies = given if callable(given) else lambda: given
         self._store = _with_fallback(store)
         self._memory = MemoryStore()
         self._outages: dict[str, object] = {}
@@ -206,16 +204,6 @@ def _left(limit: int, spent: int) -> int:
 
 
 _manager: DomainDailyBudgetManager | None = None
-_manager_lock = threading.Lock()
-
-
-def _after_fork() -> None:
-    global _manager_lock
-    _manager_lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def get_domain_budget_manager() -> DomainDailyBudgetManager:
@@ -225,10 +213,13 @@ def get_domain_budget_manager() -> DomainDailyBudgetManager:
     read again (U9); the store remains the one of the start.
     """
     global _manager
-    with _manager_lock:
+    with LOCK:
         if _manager is None:
             settings = _Settings()
-            _manager = DomainDailyBudgetManager(settings.policies, store=settings.store())
+            with contextlib.suppress(PolicyError):
+                settings.policies()
+            store = None if settings.live is None else settings.live.current.store
+            _manager = DomainDailyBudgetManager(settings.policies, store=store)
         return _manager
 
 
@@ -236,34 +227,22 @@ class _Settings:
     """The program's settings, which may be invalid for a while."""
 
     def __init__(self) -> None:
-        self._live: LiveSettings | None = None
+        self.live: LiveSettings | None = None
         self._error: PolicyError | None = None
         self._tried_at = -_TRY_EVERY
 
     def policies(self) -> Policies:
         """Return the current policies. Raises PolicyError while the settings cannot be read."""
-        if self._live is None and time.monotonic() >= self._tried_at + _TRY_EVERY:
-            from curtsy.settings import new_notices
-            from curtsy.settings.live import LiveSettings  # late import: settings are slow to import
-
+        if self.live is None:
+            if self._error is not None and time.monotonic() < self._tried_at + _TRY_EVERY:
+                raise self._error
             self._tried_at = time.monotonic()
             try:
-                self._live = LiveSettings()
+                self.live = program_settings()
             except PolicyError as error:
                 self._error = error
-            else:
-                for notice in new_notices(self._live.current):
-                    _log.warning(notice)
-        if self._live is not None:
-            return self._live.check().policies
-        assert self._error is not None
-        raise self._error
-
-    def store(self) -> str | None:
-        """Return the store URL of the settings; None for the default store."""
-        with contextlib.suppress(PolicyError):
-            self.policies()
-        return None if self._live is None else self._live.current.store
+                raise
+        return self.live.check().policies
 
 
 def can_request_to_domain(domain: str) -> DomainBudgetCheckResult:

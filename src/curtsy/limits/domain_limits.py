@@ -1,20 +1,34 @@
-"""Limits of each domain from a limiter's settings, computed on first use."""
+"""Limits of each domain from a limiter's settings, the requests for its tokens, and the errors of their waits."""
 
 from __future__ import annotations
 
-import copy
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
-from curtsy.core.errors import PolicyError
+from curtsy.core.decision import Late, No
+from curtsy.core.errors import (
+    CurtsyError,
+    PolicyError,
+    Reason,
+    Refused,
+    RefusedByBreaker,
+    RefusedByBudget,
+    RefusedByPolicy,
+    RefusedByRobots,
+    WaitTimeout,
+)
+from curtsy.core.message import Url, parse_url
+from curtsy.core.messages import refused, span
 from curtsy.core.policy import MOST_BURST, UNLIMITED, LimitConfig, Policies, Policy, Strategy, entry_name
-from curtsy.core.setting import flag, rate, rule
+from curtsy.core.setting import flag, number, rate, rule
+from curtsy.engine.gate import Request
 from curtsy.limits.arguments import named_domain
 from curtsy.limits.breaker import checked_cooldown
+from curtsy.limits.statistics import LOCK
 from curtsy.system.log import library_logger
 
 _log = library_logger("guards")
@@ -25,9 +39,6 @@ WINDOW = 256
 
 class Rates(msgspec.Struct, frozen=True):
     """Limits of one domain."""
-
-    limits: DomainLimits
-    """Settings from which these were computed."""
 
     config: LimitConfig
     policy: Policy
@@ -42,9 +53,6 @@ class Rates(msgspec.Struct, frozen=True):
     denied: bool = False
     """True if the domain is on the denylist (U9)."""
 
-    warning: str | None = None
-    """Warning about the domain's own configuration; the settings reader reports those of policies (L6)."""
-
     @property
     def most(self) -> int:
         """Return the maximum number of tokens available at once."""
@@ -52,7 +60,7 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class DomainLimits:
-    """Settings of a limiter. Their results hold until they are replaced.
+    """Settings of a limiter, and the limits of each domain that they give.
 
     Rate and burst of a domain come from its own configuration, else its policy. Everything else comes from its policy.
     """
@@ -64,7 +72,10 @@ class DomainLimits:
         self._configs = configs
         self._unlimited = unlimited
         self._policies = policies
-        self._computed: dict[tuple[Policy, bool], tuple[LimitConfig, Policy, Policy]] = {}
+        self._rates: dict[str, Rates] = {}
+        self._of_policies: dict[tuple[Policy, bool], tuple[LimitConfig, Policy, Policy]] = {}
+        self._warned: dict[str, LimitConfig] = {}
+        """Unusual configurations that a warning was logged about, by domain (L6)."""
         for domain, config in configs.items():
             _check(config, policies.of(domain).strategy)
 
@@ -101,25 +112,36 @@ class DomainLimits:
 
     def under(self, policies: Policies) -> DomainLimits:
         """Return the same settings with other policies."""
-        return DomainLimits(self._default, self._configs, self._unlimited, policies)
+        limits = DomainLimits(self._default, self._configs, self._unlimited, policies)
+        limits._warned = self._warned
+        return limits
 
-    def having(self, domain: str, config: LimitConfig) -> Self:
-        """Return the same settings with another configuration of one domain."""
+    def configure(self, domain: str, config: LimitConfig) -> None:
+        """Replace the configuration of one domain. Requires `LOCK`."""
         _check(config, self._policies.of(domain).strategy)
-        self._configs[domain] = config  # in place: copying thousands is slow, and all callers read the current limits
-        return copy.copy(self)
+        self._configs[domain] = config
+        self._rates.pop(domain, None)
 
     def of(self, domain: str) -> Rates:
-        """Return the limits of a canonical domain."""
+        """Return the limits of a canonical domain; at first use, log a warning about its own configuration."""
+        rates = self._rates.get(domain)
+        if rates is None:
+            with LOCK:  # orders this with `configure()`
+                rates = self._rates.setdefault(domain, self._compute(domain))
+        return rates
+
+    def _compute(self, domain: str) -> Rates:
         policy = self._policies.of(domain)
         is_free = self._unlimited.of(domain).domain_category == "unlimited"
         usual, base, guarded = self._of_policy(policy, is_free)
         config = self._configs.get(domain)
-        if config is None:
-            return Rates(self, usual, base, guarded, policy.key_for(domain), policy.denied)
-        changes = {"qps": None if is_free else config.requests_per_second, "burst": config.burst_capacity}
-        base, guarded = base.replace(**changes), guarded.replace(**changes)
-        return Rates(self, config, base, guarded, policy.key_for(domain), policy.denied, config.warning)
+        if config is not None:
+            changes = {"qps": None if is_free else config.requests_per_second, "burst": config.burst_capacity}
+            base, guarded = base.replace(**changes), guarded.replace(**changes)
+            if config.warning is not None and self._warned.get(domain) != config:
+                self._warned[domain] = config
+                _log.warning(f"{domain}: {config.warning}")
+        return Rates(config or usual, base, guarded, policy.key_for(domain), policy.denied)
 
     @property
     def usual(self) -> Policy:
@@ -128,8 +150,8 @@ class DomainLimits:
 
     def _of_policy(self, policy: Policy, is_free: bool) -> tuple[LimitConfig, Policy, Policy]:
         """Return the configuration and policies that all domains of a policy share; computed once."""
-        computed = self._computed.get((policy, is_free))
-        if computed is None:
+        found = self._of_policies.get((policy, is_free))
+        if found is None:
             config = LimitConfig(policy.qps or self._default.requests_per_second, int(policy.burst))
             base = UNLIMITED.replace(
                 strategy=policy.strategy,
@@ -139,8 +161,8 @@ class DomainLimits:
                 global_rate=policy.global_rate and not is_free,
             )
             guarded = base.replace(**{name: getattr(policy, name) for name in _BREAKER_FIELDS})
-            computed = self._computed[policy, is_free] = config, base, guarded
-        return computed
+            found = self._of_policies[policy, is_free] = config, base, guarded
+        return found
 
 
 _BREAKER_FIELDS = (
@@ -216,3 +238,51 @@ def _check(config: LimitConfig, strategy: Strategy) -> None:
 def overall_of(global_qps: float | None, burst: float = 1) -> Policy:
     """Return the policy of a global rate; None for no limit."""
     return UNLIMITED.replace(qps=None if global_qps is None else rate("global_qps", global_qps), burst=burst)
+
+
+_REFUSALS: dict[Reason, type[Refused]] = {
+    Reason.DOMAIN_BUDGET_EXCEEDED: RefusedByBudget,
+    Reason.CIRCUIT_OPEN: RefusedByBreaker,
+    Reason.CRAWL_DELAY_TOO_LONG: RefusedByRobots,
+}
+
+
+def token_request(domain: str, limits: Callable[[], DomainLimits], timeout: float | None, n: int) -> Request:
+    """Return the request for `n` tokens. It raises PolicyError if `n` exceeds the burst, now or during its wait."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise rule("n", n, "a whole number of at least 1")
+    if timeout is not None:
+        number("timeout", timeout)
+
+    def current() -> tuple[str, Policy, None]:
+        rates = limits().of(domain)
+        if n > rates.most:
+            raise PolicyError(
+                f"{domain}: n = {n} must be at most burst_capacity ({rates.most}), because the bucket holds "
+                "no more. Ask for fewer at once, or raise burst_capacity."
+            )
+        return rates.key, rates.policy, None
+
+    return Request(*current(), page=False, count=n, deadline=timeout, renew=current)
+
+
+def wait_error(domain: str, answer: No | Late, request: Request) -> CurtsyError:
+    """Return the error for a wait without a ticket: too late, or refused by an entry in a shared record."""
+    if isinstance(answer, Late):
+        timeout, needed = request.deadline or 0.0, answer.needed
+        more = "" if needed > timeout else " more"
+        return WaitTimeout(
+            f"{domain} cannot be asked within {timeout:g} s: it would take {needed:.3f} s{more}. "
+            "Allow more time, or ask less often.",
+            needed,
+        )
+    if answer.reason is Reason.DOMAIN_BUDGET_EXCEEDED:  # the limit comes from the record: a limiter has no budget
+        wait = "" if answer.retry_after is None else f" The next can go in {span(answer.retry_after)}."
+        what = f"{domain} has had its {answer.limit} of today.{wait} Raise its max_{answer.limit}_per_day"
+        message = f"{what} only if the site agreed."
+    else:
+        url = parse_url(f"https://{domain}/")
+        assert isinstance(url, Url)
+        message = refused(url, request.policy, answer)
+    kind = _REFUSALS.get(answer.reason, RefusedByPolicy)
+    return kind(message, reason=answer.reason, retry_after=answer.retry_after)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, overload
@@ -15,23 +14,27 @@ from curtsy.blocking import shared_loop
 from curtsy.core.amendment import Reset
 from curtsy.core.breaker import State
 from curtsy.core.decision import Late, No
-from curtsy.core.errors import InvalidDomain, PolicyError, Reason, UnknownDomain
-from curtsy.core.host import Host
-from curtsy.core.message import Now, Url, parse_domain, parse_url
+from curtsy.core.errors import InvalidDomain, LimiterClosed, PolicyError, Reason, UnknownDomain
+from curtsy.core.message import Url, parse_domain, parse_url
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy, Strategy
 from curtsy.core.setting import rule
-from curtsy.core.settlement import settle
 from curtsy.engine.gate import GLOBAL, Answer, Gate, Request, Ticket
-from curtsy.engine.gate_steps import amended
-from curtsy.engine.timers import Timers
+from curtsy.engine.gate_steps import amended, settled
+from curtsy.engine.timers import Timers, Waiter
 from curtsy.limits.arguments import checked_timers, opened
 from curtsy.limits.breaker import BreakerView, outcome_of, read_breaker
-from curtsy.limits.bucket import BucketView, read_bucket
-from curtsy.limits.domain import Domain, take_tokens
-from curtsy.limits.domain_limits import DomainLimits, Rates, checked_config, checked_policies, overall_of
-from curtsy.limits.statistics import StatsLog, StatsSnapshot, TotalStats
-from curtsy.limits.waiters import Waiters, closed_error
+from curtsy.limits.bucket import BucketView, read_bucket, take_tokens
+from curtsy.limits.domain_limits import (
+    DomainLimits,
+    Rates,
+    checked_config,
+    checked_policies,
+    overall_of,
+    token_request,
+    wait_error,
+)
+from curtsy.limits.statistics import LOCK, LimitStats, StatsLog, StatsSnapshot, TotalStats, total_of
 from curtsy.stores import BlockingStore, Step, Store
 from curtsy.stores.blocking import for_tasks
 from curtsy.system.log import library_logger
@@ -40,6 +43,13 @@ _log = library_logger("guards")
 
 BATCH = 64
 """Records that statistics read together, which bounds the delay of other users of the store."""
+
+
+LEAVE = 2.0
+"""Seconds that closing waits for waiters to leave: their event loop may never run again."""
+
+POLL = 0.005
+"""Seconds between checks that they have left."""
 
 
 class RateLimiter:
@@ -77,21 +87,12 @@ class RateLimiter:
         self.gate = Gate(self.store.inner if self._is_store_ours else tasks, timers=timers)
         # Threads wait on an event loop of their own, whose connections `aclose()` could not close.
         self._thread_gate = self.gate if tasks is self.store.inner else Gate(tasks, timers=self.gate.timers)
-        self._domains: dict[str, Domain] = {}
+        self._domains: dict[str, LimitStats] = {}
         self._domain_limiters: dict[str, DomainLimiter] = {}
-        self._waiters = Waiters()
+        self._waiters: WeakSet[Waiter] = WeakSet()
+        self.is_closed = False
+        """True after `close()`."""
         self._stats_log = StatsLog(self._total_stats, self.gate.timers.now, self.gate.is_immediate)
-        self._renew_locks()
-        _all_limiters.add(self)
-        self._blocked: Counter[str] = Counter()
-        self._refusals: dict[str, No] = {}
-        self._log_start()
-
-    def _open(self, store: str | Store | None) -> tuple[BlockingStore, bool]:
-        """Return the store, and whether `aclose()` closes it."""
-        return opened(store), isinstance(store, str)
-
-    def _log_start(self) -> None:
         usual = self._limits.usual
         _log.info(
             "Rate limiter ready", global_qps=self.overall.qps, per_domain_qps=usual.qps,
@@ -99,18 +100,9 @@ class RateLimiter:
             circuit_breaker=usual.breaker, cooldown=usual.breaker_cooldown,
         )  # fmt: skip
 
-    def _renew_locks(self) -> None:
-        """Create free locks. A forked child calls this: the threads that hold them do not exist there."""
-        self._lock = threading.Lock()
-        self._stats_log.renew_lock()
-        self._waiters.renew_lock()
-        for domain in self._domains.values():
-            domain.stats.renew_lock()
-
-    @property
-    def is_closed(self) -> bool:
-        """Return whether `close()` was called."""
-        return self._waiters.is_closed
+    def _open(self, store: str | Store | None) -> tuple[BlockingStore, bool]:
+        """Return the store, and whether `aclose()` closes it."""
+        return opened(store), isinstance(store, str)
 
     # Limiter of L
 
@@ -128,11 +120,9 @@ class RateLimiter:
 
     def wait_blocking(self, domain: str, timeout: float | None = None) -> None:
         """Wait in a blocking thread for a token of the domain; `timeout` is in seconds."""
-        found = self._find(domain)
-        if not self._take(
-            found, found.request(self._current_limits, timeout, 1)
-        ):  # an available token costs no switch of threads
-            shared_loop().call(self._wait(found, self._thread_gate, timeout, 1))
+        stats = self._find(domain)
+        if not self._take(stats, timeout, 1):  # an available token costs no switch of threads
+            shared_loop().call(self._wait(stats, self._thread_gate, timeout, 1))
 
     def allow(self, domain: str) -> bool:
         """Take a token if one is available, without waiting; return whether it was taken."""
@@ -143,52 +133,49 @@ class RateLimiter:
 
         Raises PolicyError if `n` exceeds the burst.
         """
-        found = self._find(domain)
-        return self._take(found, found.request(self._current_limits, None, n))
+        return self._take(self._find(domain), None, n)
 
     def update_config(self, domain: str, config: LimitConfig) -> None:
         """Replace the rate and burst of a domain at runtime. The next request uses them."""
         checked_config(config)
-        found = self._find(domain)
-        key = self._rates(found).key  # the waiters are in the queue of this key
-        with self._lock:
-            self._limits = self._limits.having(found.name, config)
-        self.gate.queues.nudge(key)
+        name = self._find(domain).domain
+        self._current_limits()
+        with LOCK:
+            self._limits.configure(name, config)
+        self.gate.queues.nudge(self._rates(name).key)
 
     def domain(self, domain: str) -> DomainLimiter:
         """Return the limiter of a domain, created on first use."""
         self._current_limits()
-        name = self._find(domain).name
+        name = self._find(domain).domain
         return self._domain_limiters.get(name) or self._domain_limiters.setdefault(
             name, DomainLimiter(name, limiter=self)
         )
 
     def get_all_stats(self) -> dict[str, StatsSnapshot]:
         """Return a copy of the statistics of every known domain."""
-        return {domain.name: domain.stats.snapshot() for domain in self._known()}
+        return {stats.domain: stats.snapshot() for stats in self._known()}
 
     def reset(self, domain: str | None = None) -> None:
         """Reset the statistics of a domain, or of all. Tokens and breakers are kept."""
-        for each in self._known() if domain is None else [self._seen(domain)]:
-            with self._lock:
-                self._blocked.pop(each.name, None)
-                each.stats.reset()
+        for stats in self._known() if domain is None else [self._seen(domain)]:
+            stats.reset()
 
-    def _find(self, domain: str) -> Domain:
-        """Return the state of a domain, created on first use."""
-        self._waiters.check_open()
+    def _find(self, domain: str) -> LimitStats:
+        """Return the statistics of a domain, created on first use."""
+        self._check_open()
         found = self._domains.get(domain) if isinstance(domain, str) else None
         if found is None:
             name = parse_domain(domain)
-            with self._lock:
-                found = self._domains.get(name) or self._domains.setdefault(name, Domain(name))
+            with LOCK:
+                found = self._domains.get(name) or self._domains.setdefault(name, LimitStats(name))
         return found
 
-    def _known(self) -> list[Domain]:
-        with self._lock:
+    def _known(self) -> list[LimitStats]:
+        with LOCK:
             return list(self._domains.values())
 
-    def _seen(self, domain: str) -> Domain:
+    def _seen(self, domain: str) -> LimitStats:
         found = self._domains.get(name := parse_domain(domain))
         if found is None:
             raise UnknownDomain(f"{name} was never requested, so it has no statistics.")
@@ -197,36 +184,44 @@ class RateLimiter:
     def _current_limits(self) -> DomainLimits:
         return self._limits
 
-    def _rates(self, domain: Domain) -> Rates:
-        return domain.rates(self._current_limits())
+    def _rates(self, domain: str) -> Rates:
+        return self._current_limits().of(domain)
 
-    def _take(self, domain: Domain, request: Request) -> bool:
-        """Take the tokens of a request if they are available and no waiter is queued."""
+    def _take(self, stats: LimitStats, timeout: float | None, n: int) -> bool:
+        """Take tokens if they are available and no waiter is queued."""
+        request = token_request(stats.domain, self._current_limits, timeout, n)
         if self.gate.queues.is_queued(request.key):
             return False
-        epoch = self.store.update(request.key, take_tokens(request.policy, request.count))
+        epoch = self.store.update(request.key, take_tokens(request.policy, n))
         if epoch is None:
             return False
-        self._count_granted(domain, epoch, 0.0, request.count)
+        self._count_granted(stats, epoch, 0.0, n)
         return True
 
-    async def _wait(self, domain: Domain, gate: Gate, timeout: float | None, n: int) -> None:
-        request = domain.request(self._current_limits, timeout, n)
-        answer = await self._enter(domain, gate, request)
+    async def _wait(self, stats: LimitStats, gate: Gate, timeout: float | None, n: int) -> None:
+        request = token_request(stats.domain, self._current_limits, timeout, n)
+        answer = await self._enter(stats, gate, request)
         if isinstance(answer, Late):
-            domain.stats.count_canceled()
+            stats.count_canceled()
         if not isinstance(answer, Ticket):
-            raise domain.error(answer, request)
-        self._count_granted(domain, answer.epoch, answer.waited, n)
+            raise wait_error(stats.domain, answer, request)
+        self._count_granted(stats, answer.epoch, answer.waited, n)
 
-    async def _enter(self, domain: Domain, gate: Gate, request: Request) -> Answer:
+    async def _enter(self, stats: LimitStats, gate: Gate, request: Request) -> Answer:
         """Wait at the gate. Raises LimiterClosed if the limiter is closed meanwhile."""
-        with self._waiters.register(gate.timers.waiter()) as waiter:
-            try:
-                answer = await gate.enter(request, waiter)
-            except (asyncio.CancelledError, KeyboardInterrupt, PolicyError):
-                domain.stats.count_canceled()
-                raise
+        waiter = gate.timers.waiter()
+        with LOCK:  # orders this with `close()`
+            self._check_open()
+            self._waiters.add(waiter)
+        try:
+            answer = await gate.enter(request, waiter)
+        except (asyncio.CancelledError, KeyboardInterrupt, PolicyError):
+            stats.count_canceled()
+            raise
+        finally:
+            if not waiter.is_gone:  # else the garbage collector runs this, perhaps while this thread reads the set
+                with LOCK:
+                    self._waiters.discard(waiter)
         if isinstance(answer, No) and answer.reason is Reason.CLOSED:
             raise closed_error()
         return answer
@@ -239,11 +234,11 @@ class RateLimiter:
         Returns False if the breaker is open or the domain is denied; `refusal(url)` has the reason and the remaining
         seconds.
         """
-        domain = self._find(_domain_of(url))
+        stats = self._find(_domain_of(url))
         self._stats_log.write_if_due()
 
         def current() -> tuple[str, Policy, Policy] | No:
-            rates = self._rates(domain)
+            rates = self._rates(stats.domain)
             if rates.denied:
                 return No(Reason.DOMAIN_DENIED, None)
             # A domain may be excluded from the global rate (C16).
@@ -251,32 +246,30 @@ class RateLimiter:
 
         answer: Answer | tuple[str, Policy, Policy] = current()
         if isinstance(answer, tuple):
-            answer = await self._enter(domain, self.gate, Request(*answer, page=False, renew=current))
+            answer = await self._enter(stats, self.gate, Request(*answer, page=False, renew=current))
         if isinstance(answer, No):
-            self._count_refused(domain, answer)
+            self._count_refused(stats, answer)
             return False
         assert isinstance(answer, Ticket)  # there is no deadline
-        with self._lock:
-            self._refusals.pop(domain.name, None)
-        self._count_granted(domain, answer.epoch, answer.waited, 1)
+        stats.refusal = None
+        self._count_granted(stats, answer.epoch, answer.waited, 1)
         return True
 
-    def _count_granted(self, domain: Domain, epoch: int, waited: float, n: int) -> None:
+    def _count_granted(self, stats: LimitStats, epoch: int, waited: float, n: int) -> None:
         """Count `n` granted requests at `epoch` (microseconds), after `waited` seconds."""
-        domain.stats.count(epoch, waited, n)
+        stats.count(epoch, waited, n)
 
-    def _count_refused(self, domain: Domain, no: No) -> None:
-        with self._lock:
-            self._blocked[domain.name] += 1
-            self._refusals[domain.name] = no
+    def _count_refused(self, stats: LimitStats, no: No) -> None:
+        stats.count_refused(no)
 
-    def _count_trip(self, domain: Domain) -> None:
-        _log.warning("Circuit breaker opened", domain=domain.name)
+    def _count_trip(self, domain: str) -> None:
+        _log.warning("Circuit breaker opened", domain=domain)
 
     def refusal(self, url: str) -> No | None:
         """Return why the last `acquire` of the URL's domain was refused, with the seconds left; None if granted."""
-        self._waiters.check_open()
-        return self._refusals.get(_domain_of(url))
+        self._check_open()
+        stats = self._domains.get(_domain_of(url))
+        return None if stats is None else stats.refusal
 
     def record_success(self, url: str) -> None:
         """Report a success, which clears consecutive failures; after a trial it closes the breaker."""
@@ -290,27 +283,23 @@ class RateLimiter:
         self._report(url, outcome_of(status))
 
     def _report(self, url: str, outcome: Outcome) -> None:
-        domain = self._find(_domain_of(url))
+        domain = self._find(_domain_of(url)).domain
         rates = self._rates(domain)
-
-        def step(host: Host | None, now: Now) -> tuple[Host, bool]:
-            settled = settle(host, now, rates.guarded, None, outcome)
-            return settled, settled.trips > (host.trips if host else 0)
-
-        if self.store.update(rates.key, step):
+        _, has_tripped = self.store.update(rates.key, settled(rates.guarded, None, outcome))
+        if has_tripped:
             self._count_trip(domain)
         self.gate.queues.nudge(rates.key)
 
     def reset_breaker(self, domain: str) -> None:
         """Close a domain's breaker."""
-        rates = self._rates(self._find(domain))
+        rates = self._rates(self._find(domain).domain)
         self.store.update(rates.key, amended(rates.guarded, Reset()))
         self.gate.queues.nudge(rates.key)
 
     def breaker_state(self, domain: str) -> tuple[State, float]:
         """Return the state of a domain's breaker and the seconds until a trial is allowed."""
-        self._waiters.check_open()
-        view = self.store.update(self._current_limits().of(parse_domain(domain)).key, read_breaker)
+        self._check_open()
+        view = self.store.update(self._rates(parse_domain(domain)).key, read_breaker)
         return view.state, view.time_left
 
     @property
@@ -330,11 +319,18 @@ class RateLimiter:
 
     def _views(self, step_of: Callable[[Rates], Step[Any]]) -> Mapping[str, Any]:
         known = self._known_rates()
-        views = self.store.update_many([(rates.key, step_of(rates)) for rates in known.values()])
+        views = self._read([(rates.key, step_of(rates)) for rates in known.values()])
         return MappingProxyType(dict(zip(known, views, strict=True)))
 
+    def _read(self, steps: list[tuple[str, Step[Any]]]) -> list[Any]:
+        """Run steps that only read, a batch at a time. Raises LimiterClosed after the store was closed."""
+        if self._has_closed_store:
+            raise closed_error()
+        batches = [steps[start : start + BATCH] for start in range(0, len(steps), BATCH)]
+        return [answer for batch in batches for answer in self.store.update_many(batch)]
+
     def _known_rates(self) -> dict[str, Rates]:
-        return {each.name: self._rates(each) for each in self._known()}
+        return {stats.domain: self._rates(stats.domain) for stats in self._known()}
 
     @overload
     def get_stats(self, domain: None = None) -> TotalStats: ...
@@ -351,33 +347,18 @@ class RateLimiter:
         return self._total_stats() if domain is None else self._domain_stats(parse_domain(domain))
 
     def _domain_stats(self, name: str) -> StatsSnapshot:
-        return self._seen(name).stats.snapshot()
+        return self._seen(name).snapshot()
 
     def _total_stats(self) -> TotalStats:
         domains = self._known()
-        breakers = self._read_breakers({self._rates(each).key for each in domains})
-        each = [domain.stats.snapshot() for domain in domains]
-        with self._lock:
-            blocked = self._blocked.total()
-        return TotalStats(
-            total_requests=blocked + sum(one.total_requests for one in each),
-            blocked_requests=blocked,
-            circuit_breaker_trips=sum(one.trips for one in breakers),
-            circuit_breakers_open=sum(one.is_open for one in breakers),
-            domains=len(each),
-            delayed_requests=sum(one.delayed_requests for one in each),
-            total_wait_time_ms=sum(one.total_wait_time_ms for one in each),
-        )
+        breakers = self._read_breakers({self._rates(stats.domain).key for stats in domains})
+        each = [stats.snapshot() for stats in domains]
+        trips = sum(one.trips for one in breakers)
+        return total_of(each, sum(stats.blocked for stats in domains), trips, breakers)
 
     def _read_breakers(self, keys: set[str]) -> list[BreakerView]:
         """Return the breakers of records. Domains may share a record, which is read once."""
-        if self._has_closed_store:
-            raise closed_error()
-        views: list[BreakerView] = []
-        ordered = list(keys)
-        for start in range(0, len(ordered), BATCH):
-            views += self.store.update_many([(key, read_breaker) for key in ordered[start : start + BATCH]])
-        return views
+        return self._read([(key, read_breaker) for key in keys])
 
     def use_policies(self, policies: Policies) -> None:
         """Apply new policies at runtime, also to current waiters; the global rate is kept.
@@ -388,17 +369,17 @@ class RateLimiter:
 
     def use_global(self, global_qps: float | None) -> None:
         """Change the global rate at runtime, also for current waiters; None for no limit."""
-        with self._lock:
+        with LOCK:
             self.overall = overall_of(global_qps, self.overall.burst)
         self.gate.queues.nudge(GLOBAL)
 
     def _use(self, policies: Policies, overall: Policy | None = None) -> None:
         """Replace the policies and the global rate together, and wake all waiters."""
         checked_policies(policies)
-        with self._lock:
+        with LOCK:
             self._limits = self._limits.under(policies)
             self.overall = overall or self.overall
-        self._waiters.wake()
+        self._wake()
 
     def log_stats(self) -> None:
         """Log a statistics line now, with the alerts that begin or end."""
@@ -408,7 +389,11 @@ class RateLimiter:
 
     def close(self) -> None:
         """Close the limiter: waiters and later calls raise `LimiterClosed`. Idempotent."""
-        self._waiters.close()
+        with LOCK:
+            self.is_closed = True
+            for waiter in self._waiters:
+                waiter.closed = True
+        self._wake()
         self._stats_log.close()
 
     async def aclose(self) -> None:
@@ -416,10 +401,26 @@ class RateLimiter:
         self.close()
         await self._stats_log.wait_until_closed()
         if self._is_store_ours:
-            await self._waiters.wait_until_left()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE):  # the waiters may be using the store
+                    while not all(each.is_gone for each in self._waiting()):  # noqa: ASYNC110 -- of other loops too
+                        await asyncio.sleep(POLL)
             self._has_closed_store = True
             await self.store.inner.close()
             self.store.close()
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise closed_error()
+
+    def _wake(self) -> None:
+        """Wake all waiters: a change may affect a waiter and not those ahead of it."""
+        for waiter in self._waiting():
+            waiter.wake()
+
+    def _waiting(self) -> list[Waiter]:
+        with LOCK:
+            return list(self._waiters)
 
     async def __aenter__(self) -> Self:
         return self
@@ -428,6 +429,11 @@ class RateLimiter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def closed_error() -> LimiterClosed:
+    """Return the error for waiters at `close()` and for later calls."""
+    return LimiterClosed("This rate limiter is closed. Make another one to go on.")
 
 
 class DomainLimiter:
@@ -444,29 +450,28 @@ class DomainLimiter:
         elif config is not None:
             raise rule("config", config, "left out if there is a limiter, which has the configurations of its domains")
         self._limiter = limiter
-        self._state = limiter._find(domain)
-        self.domain = self._state.name
-        self.stats = self._state.stats
+        self.stats = limiter._find(domain)
+        self.domain = self.stats.domain
 
     @property
     def config(self) -> LimitConfig:
         """Return the configuration, or the equivalent of the domain's policy."""
-        return self._limiter._rates(self._state).config
+        return self._limiter._rates(self.domain).config
 
     @property
     def policy(self) -> Policy:
         """Return the policy with the rate only, for `wait` and `allow`."""
-        return self._limiter._rates(self._state).policy
+        return self._limiter._rates(self.domain).policy
 
     @property
     def guarded(self) -> Policy:
         """Return the policy with rate and breaker, for `acquire`."""
-        return self._limiter._rates(self._state).guarded
+        return self._limiter._rates(self.domain).guarded
 
     @property
     def key(self) -> str:
         """Return the key of the domain's record."""
-        return self._limiter._rates(self._state).key
+        return self._limiter._rates(self.domain).key
 
     async def wait(self, timeout: float | None = None, n: int = 1) -> None:
         """Wait in FIFO order for `n` tokens and take them; `timeout` is in seconds."""
@@ -486,15 +491,3 @@ def _domain_of(url: str) -> str:
     if not isinstance(found, Url):
         raise InvalidDomain(f"url = {url!r} cannot be requested: {found.why}.")
     return found.domain
-
-
-_all_limiters: WeakSet[RateLimiter] = WeakSet()
-
-
-def _after_fork() -> None:
-    for limiter in list(_all_limiters):
-        limiter._renew_locks()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from types import TracebackType
@@ -15,11 +16,10 @@ from curtsy.core.policy import Policies
 from curtsy.core.setting import rate
 from curtsy.core.statistics import HostStatistics, summed
 from curtsy.engine.counters import EVERY, Counters, Publisher, whole_statistics
-from curtsy.limits.domain import Domain
+from curtsy.limits.arguments import program_settings
 from curtsy.limits.domain_limits import DomainLimits, Rates, overall_of
-from curtsy.limits.limiter import RateLimiter
-from curtsy.limits.statistics import StatsSnapshot, TotalStats, snapshot_of
-from curtsy.limits.waiters import closed_error
+from curtsy.limits.limiter import RateLimiter, closed_error
+from curtsy.limits.statistics import LOCK, LimitStats, StatsSnapshot, TotalStats, snapshot_of, total_of
 from curtsy.stores import BlockingStore, Store, open_store
 from curtsy.system.log import library_logger
 from curtsy.system.shutdown import at_exit
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 _log = library_logger("guards")
 
 _program: ProgramLimiter | None = None
-_lock = threading.Lock()
 
 
 def get_rate_limiter(global_qps: float | None = None) -> RateLimiter:
@@ -41,15 +40,9 @@ def get_rate_limiter(global_qps: float | None = None) -> RateLimiter:
     limiter is in use. After `close()`, the next call creates a new limiter.
     """
     global _program
-    with _lock:
+    with LOCK:
         if _program is None or _program.is_closed:
-            from curtsy.settings import new_notices
-            from curtsy.settings.live import LiveSettings  # late import: settings are slow to import
-
-            live = LiveSettings()
-            for warning in (*live.current.warnings, *new_notices(live.current)):
-                _log.warning(warning)
-            _program = ProgramLimiter(live)
+            _program = ProgramLimiter(program_settings())
         if global_qps is not None:
             _program.use_global(global_qps)
         return _program
@@ -63,6 +56,7 @@ class ProgramLimiter(RateLimiter):
         self._live = live
         self._followed = policies
         self._own_qps: float | None = None
+        self._timer: threading.Timer | None = None
         super().__init__(global_qps=policies.global_qps, per_domain_qps=policies.default.qps, policies=policies)
         # The settings reader has already checked these and logged warnings; as arguments they would be checked twice.
         self._use(policies, overall_of(self.overall.qps, policies.overall.burst))
@@ -77,12 +71,6 @@ class ProgramLimiter(RateLimiter):
         settings = self._live.current
         return open_store(settings.store, share=settings.outage_share), True
 
-    def _renew_locks(self) -> None:
-        """Create free locks. A forked child calls this because the threads that held them do not exist there."""
-        super()._renew_locks()
-        self._following = threading.Lock()
-        self._timer: threading.Timer | None = None
-
     def _current_limits(self) -> DomainLimits:
         """Return the limits under the current settings."""
         policies = self._live.check().policies
@@ -92,7 +80,7 @@ class ProgramLimiter(RateLimiter):
 
     def use_global(self, global_qps: float | None) -> None:
         """Change the global rate at runtime. A lower rate in the settings takes precedence (C26)."""
-        with self._following:
+        with LOCK:
             own = None if global_qps is None else rate("global_qps", global_qps)
             is_new, self._own_qps = own != self._own_qps, own
             super().use_global(self._lower(self._followed))
@@ -109,7 +97,7 @@ class ProgramLimiter(RateLimiter):
         return min((qps for qps in (self._own_qps, policies.global_qps) if qps is not None), default=None)
 
     def _follow(self, policies: Policies) -> None:
-        with self._following:
+        with LOCK:
             if policies is self._followed:
                 return
             wrong = None
@@ -124,40 +112,37 @@ class ProgramLimiter(RateLimiter):
 
     # Statistics, shared with all clients and processes on the store
 
-    def _count_granted(self, domain: Domain, epoch: int, waited: float, n: int) -> None:
+    def _count_granted(self, stats: LimitStats, epoch: int, waited: float, n: int) -> None:
         """Count `n` granted requests at `epoch` (microseconds), after `waited` seconds."""
-        super()._count_granted(domain, epoch, waited, n)
-        self._counters.count_turn(domain.name, requests=n, waited=waited)
+        super()._count_granted(stats, epoch, waited, n)
+        self._counters.count_turn(stats.domain, requests=n, waited=waited)
         self._publish_soon()
 
-    def _count_refused(self, domain: Domain, no: No) -> None:
+    def _count_refused(self, stats: LimitStats, no: No) -> None:
         """Count a refused request and keep the reason."""
-        super()._count_refused(domain, no)
-        self._counters.count_turn(domain.name, reason=no.reason.value)
+        super()._count_refused(stats, no)
+        self._counters.count_turn(stats.domain, reason=no.reason.value)
         self._publish_soon()
 
-    def _count_trip(self, domain: Domain) -> None:
+    def _count_trip(self, domain: str) -> None:
         """Count an opening of a domain's breaker."""
         super()._count_trip(domain)
-        self._counters.count_trip(domain.name)
+        self._counters.count_trip(domain)
         self._publish_soon()
 
     def _publish_soon(self) -> None:
         """Schedule publication of the counts in `EVERY` seconds, so that the dashboard and other processes see them."""
-        if self._timer is None and not self.gate.is_immediate:
-            with self._lock:
-                if self._timer is not None:
-                    return
+        if self.gate.is_immediate or (self._timer is not None and self._timer.is_alive()):
+            return
+        with LOCK, contextlib.suppress(RuntimeError):  # RuntimeError: the program ends, and `close()` publishes
+            if self._timer is None or not self._timer.is_alive():  # as in a forked child
                 self._timer = threading.Timer(EVERY, self.publish)
                 self._timer.daemon = True
-            try:
                 self._timer.start()
-            except RuntimeError:  # the program ends, and `close()` publishes
-                pass
 
     def publish(self) -> None:
         """Publish the new counts now."""
-        with self._lock:
+        with LOCK:
             timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
@@ -172,19 +157,11 @@ class ProgramLimiter(RateLimiter):
 
     def _total_stats(self) -> TotalStats:
         counted = self._counted()
-        hosts = [host for name, host in counted.items() if name]
-        keys = {self._followed.of(host.domain).key_for(host.domain) for host in hosts if host.trips}
-        keys |= {self._rates(domain).key for domain in self._known()}
-        blocked = sum(_blocked(host) for host in counted.values())
-        return TotalStats(
-            total_requests=blocked + sum(_requests(host) for host in counted.values()),
-            blocked_requests=blocked,
-            circuit_breaker_trips=sum(host.trips for host in counted.values()),
-            circuit_breakers_open=sum(breaker.is_open for breaker in self._read_breakers(keys)),
-            domains=len(hosts),
-            delayed_requests=sum(host.delayed for host in counted.values()),
-            total_wait_time_ms=sum(host.waited for host in counted.values()) * 1000,
-        )
+        keys = {self._followed.of(name).key_for(name) for name, host in counted.items() if name and host.trips}
+        keys |= {self._rates(stats.domain).key for stats in self._known()}
+        each = [self._snapshot(host) for host in counted.values()]
+        trips = sum(host.trips for host in counted.values())
+        return total_of(each, sum(map(_blocked, counted.values())), trips, self._read_breakers(keys))
 
     def get_all_stats(self) -> dict[str, StatsSnapshot]:
         """Return a copy of the statistics of every known domain."""
@@ -223,9 +200,9 @@ class ProgramLimiter(RateLimiter):
 
     def _snapshot(self, host: HostStatistics) -> StatsSnapshot:
         own = self._domains.get(host.domain)
-        last, canceled = (None, 0) if own is None else own.stats.last_and_canceled()
-        last = max(last or 0, round(host.last_at * SECOND)) or None
-        return snapshot_of(host.domain, _requests(host), host.delayed, host.waited * 1000, last, canceled)
+        last = max((own and own.last) or 0, round(host.last_at * SECOND)) or None
+        requests, canceled = host.requests + host.robots_requests, 0 if own is None else own.canceled
+        return snapshot_of(host.domain, requests, host.delayed, host.waited * 1000, last, canceled)
 
     def close(self) -> None:
         """Publish the counts and close the limiter. Idempotent."""
@@ -273,10 +250,6 @@ class PDFDownloader:
         await self.close()
 
 
-def _requests(host: HostStatistics) -> int:
-    return host.requests + host.robots_requests
-
-
 def _blocked(host: HostStatistics) -> int:
     """Return how many requests a breaker or the denylist refused (Q6)."""
     return host.refused.get(Reason.CIRCUIT_OPEN, 0) + host.refused.get(Reason.DOMAIN_DENIED, 0)
@@ -288,12 +261,3 @@ def _publish_at_exit() -> None:
 
 
 at_exit(_publish_at_exit, first=True)
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+from curtsy.core.decision import No
 from curtsy.core.errors import StoreError
 from curtsy.core.message import SECOND
 from curtsy.core.statistics import DELAYED_MS, alarming
+from curtsy.limits.breaker import BreakerView
 from curtsy.system.log import library_logger
 from curtsy.system.threads import in_thread
 
 _log = library_logger("guards")
+
+LOCK = threading.RLock()
+"""Lock of the state of all parts in this process, held only briefly. A fork waits for it, so that a child finds
+consistent state, and no lock that a thread of its parent holds."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
 
 STATS_EVERY = 60.0
 """Seconds between two statistics lines in the log (Q10)."""
@@ -59,49 +69,51 @@ class StatsSnapshot(LimiterStats):
 class LimitStats:
     """Counts of one domain. A count takes well under a microsecond; a snapshot is consistent."""
 
-    __slots__ = ("_canceled", "_delayed", "_last", "_lock", "_total", "_wait_ms", "domain")
+    __slots__ = ("_delayed", "_total", "_wait_ms", "blocked", "canceled", "domain", "last", "refusal")
 
     def __init__(self, domain: str) -> None:
         self.domain = domain
-        self.renew_lock()
+        self.refusal: No | None = None
+        """Why the last request was refused; None if it was granted."""
         self.reset()
-
-    def renew_lock(self) -> None:
-        """Replace the lock, as in a forked child, where its holder does not exist."""
-        self._lock = threading.Lock()
 
     def reset(self) -> None:
         """Set all counts to zero."""
-        with self._lock:
-            self._total = self._delayed = self._canceled = 0
+        with LOCK:
+            self._total = self._delayed = 0
             self._wait_ms = 0.0
-            self._last: int | None = None
+            self.blocked = 0
+            """Requests that a breaker or the denylist refused."""
+            self.canceled = 0
+            """Waits that were cancelled or timed out."""
+            self.last: int | None = None
+            """Time of the last request in microseconds since 1970; None before the first."""
 
     def count(self, epoch: int, waited: float = 0.0, requests: int = 1) -> None:
         """Count admitted requests at `epoch` microseconds, after a wait of `waited` seconds."""
-        with self._lock:
+        with LOCK:
             self._total += requests
-            self._last = epoch
+            self.last = epoch
             self._wait_ms += waited * 1000
             if waited * 1000 > DELAYED_MS:
                 self._delayed += requests
 
     def count_canceled(self) -> None:
         """Count a wait that was cancelled or timed out."""
-        with self._lock:
-            self._canceled += 1
+        with LOCK:
+            self.canceled += 1
 
-    def last_and_canceled(self) -> tuple[int | None, int]:
-        """Return the time of the last request in microseconds since 1970 (None if none), and the cancelled waits."""
-        with self._lock:
-            return self._last, self._canceled
+    def count_refused(self, no: No) -> None:
+        """Count a refused request and keep the reason."""
+        with LOCK:
+            self.blocked += 1
+            self.refusal = no
 
     def snapshot(self) -> StatsSnapshot:
         """Return a consistent snapshot of all counts."""
-        with self._lock:
-            total, delayed, wait_ms = self._total, self._delayed, self._wait_ms
-            last, canceled = self._last, self._canceled
-        return snapshot_of(self.domain, total, delayed, wait_ms, last, canceled)
+        with LOCK:
+            counts = self._total, self._delayed, self._wait_ms, self.last, self.canceled
+        return snapshot_of(self.domain, *counts)
 
 
 def snapshot_of(
@@ -114,13 +126,13 @@ def snapshot_of(
         delayed_requests=delayed,
         total_wait_time_ms=wait_ms,
         average_wait_time_ms=wait_ms / delayed if delayed else 0.0,
-        last_request_time=None if last is None else utc_text(last),
+        last_request_time=None if last is None else _utc_text(last),
         delay_rate=delayed / total if total else 0.0,
         canceled_requests=canceled,
     )
 
 
-def utc_text(epoch: int) -> str:
+def _utc_text(epoch: int) -> str:
     """Return microseconds since 1970 as ISO 8601 in UTC, to the millisecond, with a final `Z`."""
     return datetime.fromtimestamp(epoch / SECOND, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -155,6 +167,21 @@ class TotalStats(LimiterStats):
         return {**self, "alerts": list(self.alerts)}
 
 
+def total_of(
+    domains: Collection[StatsSnapshot], blocked: int, trips: int, breakers: Iterable[BreakerView]
+) -> TotalStats:
+    """Return the totals of the statistics of all domains, and of their breakers."""
+    return TotalStats(
+        total_requests=blocked + sum(each.total_requests for each in domains),
+        blocked_requests=blocked,
+        circuit_breaker_trips=trips,
+        circuit_breakers_open=sum(each.is_open for each in breakers),
+        domains=sum(bool(each.domain) for each in domains),
+        delayed_requests=sum(each.delayed_requests for each in domains),
+        total_wait_time_ms=sum(each.total_wait_time_ms for each in domains),
+    )
+
+
 class StatsLog:
     """Periodic log of a limiter's totals, and of its alerts as they begin and end (Q10)."""
 
@@ -166,12 +193,6 @@ class StatsLog:
         self._is_immediate = is_immediate
         self._logged_at = now()
         self._alerts: tuple[str, ...] = ()
-        self._is_closed = False
-        self.renew_lock()
-
-    def renew_lock(self) -> None:
-        """Create a free lock and forget the task. A forked child calls this: their threads do not exist there."""
-        self._lock = threading.Lock()
         self._task: asyncio.Task[None] | None = None
 
     def write_if_due(self) -> None:
@@ -182,28 +203,20 @@ class StatsLog:
         self._logged_at = now
         if self._is_immediate:
             self.write(self._read())
-            return
-        with self._lock:  # never two at once, nor after `close()`
-            before = self._task
-            if not self._is_closed and (before is None or before.done() or before.get_loop().is_closed()):
-                self._task = asyncio.ensure_future(self._write_slowly())
+        elif self._task is None or self._task.done() or self._task.get_loop().is_closed():
+            self._task = asyncio.ensure_future(self._write_slowly())
 
     async def _write_slowly(self) -> None:
         try:
-            stats = await in_thread(self._read)
+            self.write(await in_thread(self._read))
         except StoreError as error:
             _log.warning("The statistics cannot be read", error=str(error))
-        else:
-            self.write(stats)
 
     def close(self) -> None:
-        """Cancel the task, and start no other. Idempotent."""
-        with self._lock:
-            self._is_closed = True
-            task = self._task
-        if task is not None:
+        """Cancel the task. Idempotent."""
+        if self._task is not None:
             with contextlib.suppress(RuntimeError):  # its loop is closed
-                task.get_loop().call_soon_threadsafe(task.cancel)
+                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
     async def wait_until_closed(self) -> None:
         """Wait for the end of a cancelled task of this event loop."""
@@ -213,11 +226,10 @@ class StatsLog:
     def write(self, stats: TotalStats) -> None:
         """Log the totals, and the alerts that have begun or ended since the last line."""
         _log.info("Rate limiter statistics", **stats.as_dict())
-        alerts, before = stats.alerts, self._alerts
-        self._alerts = alerts
-        for alert in alerts:
+        before, self._alerts = self._alerts, stats.alerts
+        for alert in stats.alerts:
             if alert not in before:
                 _log.warning(f"Alert: {alert}", alert=alert, **stats.as_dict())
         for alert in before:
-            if alert not in alerts:
+            if alert not in stats.alerts:
                 _log.warning(f"Alert over: {alert}", alert=alert)

@@ -60,20 +60,17 @@ class LiveSettings:
         self._clock = clock
         self._wall = wall
         self._every = every
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler of the reading thread's log lines may call `check()`
         self._used = self._seen = self._stamps()
         self._current = self._load()
         self._checked_at = clock()
         self._is_broken = False
-        self._reader: int | None = None
         _all_live.add(self)
 
     def _renew_lock(self) -> None:
         """Replace the lock in a forked child, where the thread that held it does not exist."""
-        if self._lock.locked():
-            self._used = []  # the interrupted reload is repeated here
-        self._lock = threading.Lock()
-        self._reader = None
+        self._used = []  # an interrupted reload is repeated here
+        self._lock = threading.RLock()
 
     @property
     def current(self) -> Settings:
@@ -89,9 +86,8 @@ class LiveSettings:
         since = self._clock() - self._checked_at
         if since < self._every:
             return self._current
-        # Threads do not wait for another thread's check, unless the last one is twice `every` old. The reading thread
-        # never waits: a handler of its log lines may call `check()`.
-        is_overdue = since >= 2 * self._every and self._reader != threading.get_ident()
+        # Threads do not wait for another thread's check, unless the last one is twice `every` old.
+        is_overdue = since >= 2 * self._every
         if not self._lock.acquire(timeout=self._every if is_overdue else 0):
             if is_overdue:
                 self._checked_at = self._clock()  # spares the next caller the wait
@@ -125,14 +121,11 @@ class LiveSettings:
             return self._current
 
     def _read(self) -> None:
-        self._reader = threading.get_ident()
         try:
             self._apply(self._load_again())
         except PolicyError as error:
             self._is_broken = True
             _log.warning("Changed settings are invalid; the previous ones stay in effect", error=str(error))
-        finally:
-            self._reader = None
 
     def _load_again(self) -> Settings:
         settings = self._load()

@@ -9,7 +9,7 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import tzinfo
 from functools import cache
 from pathlib import Path
@@ -150,27 +150,16 @@ class BrokenRule(ValueError):
         self.item = item
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key(Setting):
     """A setting as users give it: in a file, in a variable or as an argument."""
 
-    setting: Setting
     scope: Scope
 
-    @property
-    def name(self) -> str:
-        """Name in files and arguments."""
-        return self.setting.name
-
-    @property
-    def kind(self) -> Any:
-        """Bare type: float, int, bool, str, Path, tzinfo, list, tuple, or a Literal."""
-        return self.setting.kind
-
-    @property
-    def default(self) -> Any:
-        """Built-in default; `...` if a value must be given."""
-        return self.setting.default
+    @classmethod
+    def of(cls, setting: Setting, scope: Scope, **changes: Any) -> Key:
+        """Return the key of a declared setting."""
+        return cls(**{each.name: getattr(setting, each.name) for each in fields(setting)} | changes, scope=scope)
 
     @property
     def variable(self) -> str | None:
@@ -179,14 +168,14 @@ class Key:
 
     def read(self, given: Any) -> Any:
         """Convert a value as users give it. Raises BrokenRule."""
-        if given is None and self.setting.optional:
+        if given is None and self.optional:
             return None
         if self.name == "pause":
-            return _pause(given, self.setting.range)
+            return _pause(given, self.range)
         if self.kind is tuple:
             return _paths(given)
         value = self._converted(given)
-        if (broken := self.setting.broken_rule(value)) is not None:
+        if (broken := self.broken_rule(value)) is not None:
             raise BrokenRule(broken)
         return float(value) if self.kind is float else value
 
@@ -252,9 +241,9 @@ def keys() -> dict[str, Key]:
         for name, each in settings_of(model).items():
             if name == "pause_min":
                 default = [each.default, settings_of(model)["pause_max"].default]
-                found["pause"] = Key(replace(each, name="pause", kind=list, default=default), scope)
+                found["pause"] = Key.of(each, scope, name="pause", kind=list, default=default)
             if name not in ("key", "denied"):  # the lists of a file set these
-                found[name] = Key(replace(each, kind=int) if each.range.whole else each, scope)
+                found[name] = Key.of(each, scope, kind=int if each.range.whole else each.kind)
     return found
 
 

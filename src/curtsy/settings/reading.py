@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from curtsy.settings.model import NOT_LIMITED, BrokenRule, Given, Key, Preset, S
 from curtsy.settings.problems import Problems, Verbatim, kind_of, shown
 from curtsy.settings.sources import (
     DOTENV,
-    LIMIT_SECTIONS,
     Source,
     Value,
     from_arguments,
@@ -40,7 +39,7 @@ USER_FILE = Path("curtsy.yaml")
 LIMIT_NAMES = {"requests_per_second": "qps", "burst_capacity": "burst"}
 """Fields of `LimitConfig`, and the settings that they mean."""
 
-LIMITS = {name: Key(each, "policy") for name, each in settings_of(LimitConfig).items()}
+LIMITS = {name: Key.of(each, "policy") for name, each in settings_of(LimitConfig).items()}
 
 LEAST_COOLDOWN = 300
 """Seconds below which a cooldown causes a warning (Q4)."""
@@ -222,17 +221,16 @@ def load_limits(path: str | os.PathLike[str]) -> tuple[LimitConfig, dict[str, Li
         )
     reading = Reading(Problems())
     built_in = LimitConfig()
-    reading.values = {"qps": Given(built_in.requests_per_second, spot), "burst": Given(built_in.burst_capacity, spot)}
-    reading.merge_default_limits(root.data, spot)
-    reading.merge_domain_limits(root.data, parse_domain)
+    reading.values = {meant: Given(getattr(built_in, name), spot) for name, meant in LIMIT_NAMES.items()}
+    source = from_file(root, spot, reading.problems, is_limits=True)
+    reading.merge_values(source)
+    reading.merge_entries(source, parse_domain)
     reading.problems.raise_errors()
-    default = LimitConfig(reading.values["qps"].value, reading.values["burst"].value)
-    fields = {"qps": "requests_per_second", "burst": "burst_capacity"}
-    domains = {
-        name: replace(default, **{fields[key]: given.value for key, given in entry.items()})
-        for name, entry in reading.entries.items()
-    }
-    return default, domains
+
+    def config(given: Mapping[str, Given]) -> LimitConfig:
+        return LimitConfig(**{name: given[meant].value for name, meant in LIMIT_NAMES.items()})
+
+    return config(reading.values), {name: config(reading.values | entry) for name, entry in reading.entries.items()}
 
 
 class Reading:
@@ -253,27 +251,33 @@ class Reading:
 
     def merge_values(self, source: Source) -> None:
         """Merge a source's values for all hosts over the earlier ones."""
-        if source.limits is not None:
-            self.merge_default_limits(source.limits, source.spot)
-            return
         general = self._checked(keys_of("general"), source.general, "")
         if (store := general.get("store")) is not None:
             self._check_store(store)
-        self.values |= general
-        self.values |= self._checked(keys_of("policy"), source.policy, source.section)
+        policy = source.policy or self._mapping(source.sections.get("default_policy"), "default_policy")
+        self.values |= general | self._checked(keys_of("policy"), policy, source.section)
+        self.values |= self._limits(source.sections.get("default_config"), "default_config")
 
-    def merge_entries(self, source: Source) -> None:
-        """Merge a source's entries over the earlier ones, key by key."""
-        if source.limits is not None:
-            self.merge_domain_limits(source.limits, entry_name)
-            return
+    def merge_entries(self, source: Source, limits_name: Callable[[str], str] = entry_name) -> None:
+        """Merge a source's entries over the earlier ones, key by key.
+
+        `limits_name` returns the name of an entry of the rate limiter's JSON file.
+        """
         seen: dict[str, Spot] = {}
-        for number, item in enumerate(self._items(source.allowlist, "allowlist")):
+        for number, item in enumerate(self._items(source.sections.get("allowlist"), "allowlist")):
             section, given, name = self._entry(keys_of("policy", "entry"), item, f"allowlist[{number}]")
             if name is not None and self._is_new(name, item.spot, section, seen):
                 self._put(name, given)
+        for domain, value in self._mapping(source.sections.get("domains"), "domains").items():
+            section = f"domains {_quoted(domain)}"
+            given = self._limits(value, section)
+            try:
+                if self._is_new(name := limits_name(domain), value.spot, section, seen):
+                    self._put(name, given)
+            except InvalidDomain as error:
+                self.problems.add(value.spot, section, str(error))
         seen = {}
-        for number, item in enumerate(self._items(source.denylist, "denylist")):
+        for number, item in enumerate(self._items(source.sections.get("denylist"), "denylist")):
             section, given, name = self._entry({"domain": keys()["domain"]}, item, f"denylist[{number}]")
             if name is not None and self._is_new(name, item.spot, section, seen):
                 self.denied.setdefault(name, given["domain"])
@@ -312,31 +316,8 @@ class Reading:
         seen[name] = spot
         return True
 
-    def merge_default_limits(self, root: Mapping[str, Value], spot: Spot) -> None:
-        """Merge the default of the rate limiter's JSON file (L7)."""
-        version = root["version"].data if "version" in root else None
-        if version != "1.0":
-            text = "version is missing" if version is None else f"version = {shown(version)} is not supported"
-            self.problems.add(spot, "", f'{text}. Write "version": "1.0".')
-        for name, value in root.items():
-            if name not in LIMIT_SECTIONS:
-                self.problems.unknown(value.spot, "", name, sorted(LIMIT_SECTIONS), elsewhere=False)
-        if "default_config" in root:
-            self.values |= self._limits(root["default_config"], "default_config")
-
-    def merge_domain_limits(self, root: Mapping[str, Value], name_of: Callable[[str], str]) -> None:
-        """Merge the domains of the rate limiter's JSON file."""
-        seen: dict[str, Spot] = {}
-        for domain, value in (self._mapping(root["domains"], "domains") if "domains" in root else {}).items():
-            section = f"domains {_quoted(domain)}"
-            given = self._limits(value, section)
-            try:
-                if self._is_new(name := name_of(domain), value.spot, section, seen):
-                    self._put(name, given)
-            except InvalidDomain as error:
-                self.problems.add(value.spot, section, str(error))
-
-    def _limits(self, value: Value, section: str) -> dict[str, Given]:
+    def _limits(self, value: Value | None, section: str) -> dict[str, Given]:
+        """Check a section of the rate limiter's JSON file; return its values by the settings that they mean."""
         given = self._checked(LIMITS, self._mapping(value, section), section)
         return {LIMIT_NAMES[name]: each for name, each in given.items()}
 
@@ -353,7 +334,7 @@ class Reading:
                 self.problems.unknown(value.spot, title, name, known, elsewhere=known is not LIMITS)
                 continue
             key, plain = known[name], value.plain()
-            if plain is None and "domain" in known and name != "domain" and not key.setting.optional:
+            if plain is None and "domain" in known and name != "domain" and not key.optional:
                 continue  # B3: an empty value that the key forbids is no override
             try:
                 given[name] = Given(key.read(plain), value.spot, title, _written(value, plain))
@@ -396,12 +377,13 @@ class Reading:
             what = str(error)
             self.problems.add(given.spot, given.section, what if what.startswith("store = ") else f"store: {what}")
 
-    def _mapping(self, value: Value, title: str) -> dict[str, Value]:
+    def _mapping(self, value: Value | None, title: str) -> dict[str, Value]:
+        if value is None or value.data is None:
+            return {}
         if isinstance(value.data, dict):
             return value.data
-        if value.data is not None:
-            what = f"{title} must contain settings, not {kind_of(value.data)}. List them under {title}."
-            self.problems.add(value.spot, "", what)
+        what = f"{title} must contain settings, not {kind_of(value.data)}. List them under {title}."
+        self.problems.add(value.spot, "", what)
         return {}
 
     def _items(self, value: Value | None, title: str) -> list[Value]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from curtsy.core.errors import PolicyError
-from curtsy.settings.model import ALIASES, PRESETS, Spot, keys, names
+from curtsy.settings.model import ALIASES, PRESETS, Key, Spot, keys, names
 from curtsy.settings.problems import Problems, kind_of, shown
 from curtsy.system.log import level_named
 
@@ -99,18 +99,16 @@ class Source:
     section: str = ""
     """Name of the source's section that `policy` comes from."""
 
-    allowlist: Value | None = None
-    denylist: Value | None = None
-    limits: dict[str, Value] | None = None
-    """The whole file, if it is the rate limiter's JSON file (L7); else None."""
+    sections: dict[str, Value] = field(default_factory=dict)
+    """Sections by name: `default_policy`, `allowlist` and `denylist`, or those of the rate limiter's JSON file (L7)."""
 
     def put(self, name: str, value: Value) -> None:
         """Store a key's value among the general keys or the policy keys."""
         (self.general if keys()[name].scope == "general" else self.policy)[name] = value
 
 
-def from_file(root: Value | None, spot: Spot, problems: Problems) -> Source:
-    """Split a file into its sections. The rate limiter's JSON file is recognized by its sections."""
+def from_file(root: Value | None, spot: Spot, problems: Problems, *, is_limits: bool = False) -> Source:
+    """Split a file into its sections. The rate limiter's JSON file is recognized by its sections, or by `is_limits`."""
     source = Source(spot, section="default_policy")
     if root is None:
         return source
@@ -118,24 +116,18 @@ def from_file(root: Value | None, spot: Spot, problems: Problems) -> Source:
         what = f'the file must contain settings such as "default_policy:", not {kind_of(root.data)}'
         problems.add(spot, "", f"{what}. Check the path.")
         return source
-    if not LIMIT_SECTIONS.isdisjoint(root.data) and SECTIONS.isdisjoint(root.data):
-        source.limits = root.data
-        return source
-    general = names("general")
+    is_limits = is_limits or (not LIMIT_SECTIONS.isdisjoint(root.data) and SECTIONS.isdisjoint(root.data))
+    sections, general = (LIMIT_SECTIONS, ()) if is_limits else (SECTIONS, names("general"))
     for name, value in root.data.items():
         if name in general:
             source.general[name] = value
-        elif name == "allowlist":
-            source.allowlist = value
-        elif name == "denylist":
-            source.denylist = value
-        elif name != "default_policy":
-            problems.unknown(value.spot, "", name, (*general, *sorted(SECTIONS)))
-        elif isinstance(value.data, dict):
-            source.policy = value.data
-        elif value.data is not None:
-            what = f"default_policy must contain settings, one per line, not {kind_of(value.data)}"
-            problems.add(value.spot, "", f"{what}. Indent them below it.")
+        elif name in sections:
+            source.sections[name] = value
+        else:
+            problems.unknown(value.spot, "", name, (*general, *sorted(sections)), elsewhere=not is_limits)
+    if is_limits and (version := root.data.get("version", Value(None, spot)).data) != "1.0":
+        text = "version is missing" if version is None else f"version = {shown(version)} is not supported"
+        problems.add(spot, "", f'{text}. Write "version": "1.0".')
     return source
 
 
@@ -154,29 +146,30 @@ def from_environment(env: Mapping[str, str], problems: Problems, spots: Mapping[
     for key in keys().values():
         variables = [key.variable, *(alias for alias, meant in ALIASES.items() if meant == key.name)]
         name = next((each for each in variables if each and variable(env, each)), None)
-        if name is None:
-            continue
-        spot = spots.get(name, Spot(f"environment variable {name}"))
-        text = variable(env, name)
-        if name == "LOG_LEVEL" and level_named(text) is None:
-            # Other programs share LOG_LEVEL and allow other names.
-            problems.warn(spot, "", f"{shown(text)} is not a log level of curtsy, so it is ignored.")
-            continue
-        value = word(text, spot)
-        if key.kind in (list, tuple):
-            value = Value([word(part.strip(), spot) for part in text.split(",")], spot)
-        elif key.kind not in (float, int, bool) and not (key.setting.optional and value.data is None):
-            value = Value(text, spot)
-        source.put(key.name, value)
+        if name is not None:
+            spot, text = spots.get(name, Spot(f"environment variable {name}")), variable(env, name)
+            if name == "LOG_LEVEL" and level_named(text) is None:
+                # Other programs share LOG_LEVEL and allow other names.
+                problems.warn(spot, "", f"{shown(text)} is not a log level of curtsy, so it is ignored.")
+            else:
+                source.put(key.name, _variable_value(key, text, spot))
     known = ["CURTSY_CONFIG", "CURTSY_DASHBOARD_TOKEN", *(key.variable for key in keys().values() if key.variable)]
     for name in env:
         if name.startswith("CURTSY_") and name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            spot = spots.get(name, Spot(f"environment variable {name}"))
-            named = f"{name} is " if name in spots else ""
+            spot, named = (spots[name], f"{name} is ") if name in spots else (Spot(f"environment variable {name}"), "")
             problems.warn(spot, "", f"{named}not a setting, so it is ignored.{hint}")
     return source
+
+
+def _variable_value(key: Key, text: str, spot: Spot) -> Value:
+    """Convert the text of a variable as the kind of its key requires."""
+    if key.kind in (list, tuple):
+        return Value([word(part.strip(), spot) for part in text.split(",")], spot)
+    value = word(text, spot)
+    is_word = key.kind in (float, int, bool) or (key.optional and value.data is None)
+    return value if is_word else Value(text, spot)
 
 
 def from_arguments(arguments: Mapping[str, Any], problems: Problems, other_arguments: Iterable[str] = ()) -> Source:
@@ -190,10 +183,8 @@ def from_arguments(arguments: Mapping[str, Any], problems: Problems, other_argum
         if isinstance(data, os.PathLike):
             data = f"sqlite:///{os.fspath(data)}" if name == "store" else os.fspath(data)
         value = valued(data, source.spot)
-        if name == "allowlist":
-            source.allowlist = value
-        elif name == "denylist":
-            source.denylist = value
+        if name in ("allowlist", "denylist"):
+            source.sections[name] = value
         elif name in known:
             source.put(name, value)
         elif name == "default_policy":
