@@ -11,13 +11,17 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, TextIO
 
+import click
+
 from curtsy.core.escape import visible
+from curtsy.core.secrets import mask_url
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.live import Live
     from rich.table import Table
     from rich.text import Text
 
@@ -40,8 +44,6 @@ _WHOLE_WORDS: Any = {"subsequent_indent": "  ", "break_long_words": False, "brea
 
 def plain(text: str) -> str:
     """Return the text with secrets masked and control characters escaped."""
-    from curtsy.core.secrets import mask_url
-
     return visible(mask_url(text))
 
 
@@ -64,6 +66,21 @@ def _console(file: TextIO) -> Console:
     return Console(file=file, width=width, markup=False, emoji=False, highlight=False)
 
 
+def live(view: RenderableType | None = None, **options: Any) -> Live:
+    """Create a live view on standard error, which is erased at its end."""
+    from rich.live import Live
+
+    return Live(
+        view,
+        console=err(),
+        refresh_per_second=8,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+        **options,
+    )
+
+
 def show(terminal: Console, what: RenderableType) -> None:
     """Print a table; without a terminal, strip trailing blanks."""
     if terminal.is_terminal:
@@ -79,8 +96,6 @@ def say(message: str, *, command: str | None = None) -> None:
 
     A `command` is printed below it, unwrapped: a shell would run the first half of a wrapped one.
     """
-    from curtsy.core.secrets import mask_url
-
     first, *more = map(visible, f"curtsy: {mask_url(message)}".splitlines())
     lines = [part for line in (first, *(f"  {line}" for line in more)) for part in wrapped(line)]
     if command is not None:
@@ -109,8 +124,6 @@ def write_json(value: Any, *, line: bool = False) -> None:
 
 def _masked(value: Any) -> Any:
     """Return a JSON value with the secrets of its URLs masked."""
-    from curtsy.core.secrets import mask_url
-
     match value:
         case str():
             return mask_url(value)
@@ -130,13 +143,13 @@ def mark(state: State) -> Text:
     return Text(sign, style=style)
 
 
-def table(*columns: str, right: tuple[str, ...] = (), folded: tuple[str, ...] = ()) -> Table:
-    """Create a table without borders. `right` names right-aligned columns, `folded` those that may wrap."""
+def table(*columns: str, right: Collection[str] = (), folded: Collection[int] = ()) -> Table:
+    """Create a table without borders. `right` names right-aligned columns, `folded` numbers those that may wrap."""
     from rich.table import Table
 
     found = Table(box=None, pad_edge=False, header_style="bold", show_header=any(columns))
-    for name in columns:
-        is_folded = name in folded
+    for place, name in enumerate(columns):
+        is_folded = place in folded
         found.add_column(
             name, justify="right" if name in right else "left", no_wrap=not is_folded,
             overflow="fold" if is_folded else "ellipsis",
@@ -148,11 +161,17 @@ def show_rows(terminal: Console, rows: Iterable[tuple[str, Text | str]]) -> None
     """Print names and values in two columns; long values wrap."""
     from rich.text import Text
 
-    found = table("", "")
-    found.columns[1].no_wrap, found.columns[1].overflow = False, "fold"
+    found = table("", "", folded=(1,))
     for name, value in rows:
         found.add_row(Text(plain(name), style="dim"), plain(value) if isinstance(value, str) else value)
     show(terminal, found)
+
+
+def confirm(what: str, question: str) -> None:
+    """Ask for confirmation. Raises Abort for a no, and UsageError without a terminal."""
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{what}. Confirm with --yes.")
+    click.confirm(question, err=True, abort=True)
 
 
 def brief(seconds: float) -> str:
