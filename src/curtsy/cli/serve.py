@@ -131,7 +131,7 @@ def _dashboard(given: CommandContext, host: str, port: int, names: tuple[str, ..
 def _run(dashboard: Dashboard, listener: socket.socket) -> None:
     import uvicorn
 
-    from curtsy.observe.dashboard.connection import Connection
+    from curtsy.observe.dashboard.security import Connection
 
     class Server(uvicorn.Server):
         """Server that first ends the dashboard's endless streams on exit."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache
 from importlib import resources
 from importlib.util import find_spec
@@ -25,20 +25,10 @@ from curtsy.core.message import InvalidUrl, Now, parse_domain, parse_url
 from curtsy.core.policy import Policy
 from curtsy.core.secrets import mask_url
 from curtsy.engine.gate_steps import amended, amended_if_known
+from curtsy.observe.dashboard import views
 from curtsy.observe.dashboard.board import Board
 from curtsy.observe.dashboard.security import Guard, guarded_names, too_many
 from curtsy.observe.dashboard.stream import Watch
-from curtsy.observe.dashboard.views import (
-    InvalidQuery,
-    Query,
-    crawls_of,
-    fetches_of,
-    figures_of,
-    host_of,
-    page_of,
-    policy_of,
-    robots_of,
-)
 from curtsy.observe.why import explain
 from curtsy.settings import Settings
 from curtsy.stores import Step, Store
@@ -102,7 +92,7 @@ class Dashboard:
                 Route("/api/stream", self._stream),
                 Route("/api/actions", self._act, methods=["POST"]),
             ],
-            exception_handlers={CurtsyError: _failed, InvalidQuery: _invalid},
+            exception_handlers={CurtsyError: _failed, views.InvalidQuery: _invalid},
         )
         ours, literals = guarded_names(host, names)
         self.guard = Guard(app, names=ours, literals=literals, port=port, token=token)
@@ -150,7 +140,7 @@ class Dashboard:
         if self._collected is None:
             from curtsy.observe.metrics import Collector, StoreSource
 
-            self._collected = Collector(StoreSource(self._store), lambda: self.watch.board.rows.values())
+            self._collected = Collector(StoreSource(self._store), lambda: self.watch.board.views)
         return self._collected
 
     def count(self) -> None:
@@ -191,36 +181,27 @@ class Dashboard:
     async def _overview(self, request: Request) -> Response:
         await self.watch.refresh()
         board = self.watch.board
-        return _json(
-            {
-                "at": board.at,
-                "trouble": board.trouble,
-                "figures": figures_of(board),
-                "alerts": board.alerts,
-                "crawls": crawls_of(board),
-                "samples": list(board.samples),
-            }
-        )
+        return _json({"at": board.at, **views.overview_of(board), "samples": list(board.samples)})
 
     async def _hosts(self, request: Request) -> Response:
-        query = Query.of(request.query_params)
+        query = views.Query.of(request.query_params)
         await self.watch.refresh()
         board = self.watch.board
-        page = page_of(board, query)
+        page = views.page_of(board, query)
         found = {"at": board.at, "total": len(board.rows), "matching": page.matching, "offset": page.offset}
-        return _json(found | {"hosts": page.rows})
+        return _json(found | {"hosts": [row.fields() for row in page.rows]})
 
     async def _host(self, request: Request) -> Response:
         domain = parse_domain(request.query_params.get("domain", ""))
         await self.watch.refresh()
-        settings, told = self._settings(), fetches_of(self.watch.board, domain)
+        settings, told = self._settings(), views.fetches_of(self.watch.board, domain)
         urls = tuple(dict.fromkeys(fetch["url"] for fetch in told["fetches"]))
 
         def read() -> dict[str, Any]:
-            found = host_of(self._store, settings, domain)
-            return found | told | {"robots": robots_of(self._store, settings, domain, urls)}
+            found = views.host_of(self._store, settings, domain)
+            return found | told | {"robots": views.robots_of(self._store, settings, domain, urls)}
 
-        return _json(await asyncio.to_thread(read) | {"policy": policy_of(settings, domain)})
+        return _json(await asyncio.to_thread(read) | {"policy": views.policy_of(settings, domain)})
 
     async def _why(self, request: Request) -> Response:
         text = request.query_params.get("url", "").strip()
@@ -233,11 +214,9 @@ class Dashboard:
     async def _stream(self, request: Request) -> Response:
         if self.watch.is_full:
             return JSONResponse({"error": "full", "message": "Too many pages are open. Close some."}, 503)
-        events: AsyncIterator[bytes]
-        if domain := request.query_params.get("host"):
-            events = self.watch.host(parse_domain(domain))
-        else:
-            events = self.watch.overview(Query.of(request.query_params))
+        domain = request.query_params.get("host")
+        watch = self.watch
+        events = watch.host(parse_domain(domain)) if domain else watch.overview(views.Query.of(request.query_params))
         return StreamingResponse(events, media_type="text/event-stream")
 
     async def _act(self, request: Request) -> Response:
@@ -249,7 +228,7 @@ class Dashboard:
             return JSONResponse({"error": "invalid", "message": f"Invalid action: {error}."}, 400)
         domain = await asyncio.to_thread(act, action, self._settings(), self._store, _client(request))
         await self.watch.hurry()
-        return _json(await asyncio.to_thread(host_of, self._store, self._settings(), domain))
+        return _json(await asyncio.to_thread(views.host_of, self._store, self._settings(), domain))
 
 
 def _client(request: Request) -> str:

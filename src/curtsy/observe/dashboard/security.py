@@ -5,11 +5,14 @@
   `?token=`, which set a cookie.
 - *Cross-site requests*: no CORS header is sent. A change requires a header whose value only the own page can read.
   Sec-Fetch-Site and Origin headers that name another site cause a refusal.
+- *Slow requests* (slowloris): a connection is closed if a request does not arrive in time. uvicorn limits the time
+  between two requests, but not the time of an endless head or body.
 - *Injected content*: the content security policy runs only own scripts and sends data nowhere else.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -19,10 +22,12 @@ import time
 from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
+import h11
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 LEAST_TOKEN = 16
 """Minimum length of a token in characters: a shorter one could be guessed."""
@@ -57,6 +62,10 @@ HEADERS = {
 
 OPEN_PATHS = ("/static/", "/api/login")
 """Paths that need no token: the page's own files, which hold no data, and the login."""
+
+
+REQUEST_TIMEOUT = 10.0
+"""Seconds from the connection or the first byte of a request to the end of its body."""
 
 
 class Guesses:
@@ -223,3 +232,37 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+class Connection(H11Protocol):
+    """uvicorn's HTTP/1.1 connection with a time limit for the arrival of a request."""
+
+    request_timeout = REQUEST_TIMEOUT
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the timer for the first request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Keep the timer running while the request is incomplete."""
+        super().data_received(data)
+        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
+            self._wait()
+        else:
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timer."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self.request_timeout, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
