@@ -61,21 +61,10 @@ CONCURRENCY = 32
 @click.option("-i", "--input", "source", metavar="FILE", help="Read URLs from a file, one per line; - for stdin.")
 @click.pass_obj
 def get(
-    given: CommandContext,
-    urls: tuple[str, ...],
-    output: Path | None,
-    is_head: bool,
-    is_raw: bool,
-    is_json: bool,
-    is_verbose: bool,
-    headers: tuple[tuple[str, str], ...],
-    deadline: float | None,
-    cookies: bool,
-    no_cache: bool,
-    refresh: bool,
-    offline: bool,
-    source: str | None,
-) -> Exit:
+    given: CommandContext, urls: tuple[str, ...], output: Path | None, is_head: bool, is_raw: bool, is_json: bool,
+    is_verbose: bool, headers: tuple[tuple[str, str], ...], deadline: float | None, cookies: bool, no_cache: bool,
+    refresh: bool, offline: bool, source: str | None,
+) -> Exit:  # fmt: skip
     """Fetch pages politely, similar to curl.
 
     curtsy obeys robots.txt and the host's pace and daily budget, retries temporary failures, and does not download
@@ -322,16 +311,9 @@ class _Target:
 @click.option("--json", "is_json", is_flag=True, help="Write the result as JSON.")
 @click.pass_obj
 def download(
-    given: CommandContext,
-    url: str,
-    output: Path,
-    max_size: int,
-    deadline: float | None,
-    decode: bool,
-    cookies: bool,
-    is_verbose: bool,
-    is_json: bool,
-) -> Exit:
+    given: CommandContext, url: str, output: Path, max_size: int, deadline: float | None, decode: bool, cookies: bool,
+    is_verbose: bool, is_json: bool,
+) -> Exit:  # fmt: skip
     """Save a large file, and resume an earlier attempt.
 
     It obeys the same rules as any page. It may take any time while data arrives. Until it is complete, it is FILE.part.

@@ -134,20 +134,20 @@ class Guard:
         """Return the response that refuses a request; None if it is permitted."""
         path, method = scope["path"], scope["method"]
         if not self._is_ours(headers.getlist("host")):
-            return _refused(421, "wrong_host", "Wrong host name. Use the address that curtsy serve printed.")
+            return refused(421, "wrong_host", "Wrong host name. Use the address that curtsy serve printed.")
         is_page = not path.startswith("/api/") and path != "/metrics"
         if not is_page and headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            return _refused(403, "cross_site", "Requests from other sites are refused.")
+            return refused(403, "cross_site", "Requests from other sites are refused.")
         if method not in ("GET", "HEAD"):
             if not _is_same_origin(headers):
-                return _refused(403, "cross_site", "Requests from other sites are refused.")
+                return refused(403, "cross_site", "Requests from other sites are refused.")
             if path != "/api/login" and not _same(headers.get(CSRF_HEADER, ""), self.csrf):
-                return _refused(403, "csrf", f"The header {CSRF_HEADER} is missing or wrong. /api/session returns it.")
+                return refused(403, "csrf", f"The header {CSRF_HEADER} is missing or wrong. /api/session returns it.")
         if is_page or path.startswith(OPEN_PATHS) or is_known:
             return None
         if "authorization" in headers and (after := self._headers.may_guess(client)):
             return too_many(after)
-        return _refused(401, "token", "The token is missing or wrong. Log in, or send it as Authorization: Bearer.")
+        return refused(401, "token", "The token is missing or wrong. Log in, or send it as Authorization: Bearer.")
 
     def _is_ours(self, given: list[str]) -> bool:
         if len(given) != 1:
@@ -205,12 +205,13 @@ def _is_same_origin(headers: Headers) -> bool:
 
 def too_many(after: float) -> Response:
     """Return the response to an address with too many wrong tokens."""
-    response = _refused(429, "too_many", f"Too many wrong tokens. Try again in {math.ceil(after)} s.")
+    response = refused(429, "too_many", f"Too many wrong tokens. Try again in {math.ceil(after)} s.")
     response.headers["retry-after"] = str(math.ceil(after))
     return response
 
 
-def _refused(status: int, error: str, message: str) -> JSONResponse:
+def refused(status: int, error: str, message: str) -> JSONResponse:
+    """Return an error as a response."""
     return JSONResponse({"error": error, "message": message}, status)
 
 
