@@ -35,7 +35,8 @@ class Command(click.Command):
                     formatter.write("\n")
                 formatter.write_text(words)
                 formatter.write(f"{'':>{formatter.current_indent}}  $ {line}\n")  # never wrapped: users copy it
-        records = [(each in GLOBAL_OPTIONS, each.get_help_record(ctx)) for each in self.get_params(ctx)]
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        records = [(each in GLOBAL_OPTIONS, each.get_help_record(ctx)) for each in options]
         for title, is_global in (("Options", False), ("Global options", True)):
             if rows := [record for kind, record in records if kind is is_global and record is not None]:
                 with formatter.section(title):

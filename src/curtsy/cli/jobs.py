@@ -25,7 +25,6 @@ from curtsy.crawling.jobs import ENDED, TOTALS, Job, folder_of, look, remove, sh
 from curtsy.crawling.jobs import jobs as local_jobs
 from curtsy.crawling.outputs.skipped import read_examples
 from curtsy.crawling.progress import CrawlSummary, CrawlTotals, Ended
-from curtsy.crawling.start import SHARED
 from curtsy.stores import read_all
 
 if TYPE_CHECKING:
@@ -71,6 +70,8 @@ def _running(given: CommandContext) -> dict[str, CrawlRecord]:
 
 def _server(given: CommandContext) -> str:
     """Return the URL of a store that machines can share; empty for any other store."""
+    from curtsy.crawling.start import SHARED  # imports the whole crawler, which the help does not need
+
     store = given.settings().store or ""
     return store if store.startswith(SHARED) else ""
 
