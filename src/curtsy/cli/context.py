@@ -94,7 +94,7 @@ class CommandContext:
     def settings(self) -> Settings:
         """Return all settings, read once; start to show the library's log. Raises PolicyError."""
         if self._settings is None:
-            from curtsy.cli.logs import listen
+            from curtsy.cli.console import listen
             from curtsy.settings import load, new_notices
             from curtsy.system.log import library_logger
 

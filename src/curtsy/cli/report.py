@@ -18,7 +18,6 @@ from rich.table import Table
 from rich.text import Text
 
 from curtsy.cli import console
-from curtsy.cli.logs import logging_above
 from curtsy.core.errors import CurtsyError, Reason
 from curtsy.core.messages import LIMITS, describe, reached, span
 from curtsy.core.secrets import mask_url
@@ -135,7 +134,7 @@ def open_display(is_live: bool) -> Iterator[LineDisplay]:
         yield LineDisplay()
         return
     view = CrawlView()
-    with console.live(view) as view.live, logging_above(view.live.console):
+    with console.live(view) as view.live, console.logging_above(view.live.console):
         yield view
 
 

@@ -108,7 +108,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _dashboard(given: CommandContext, host: str, port: int, names: tuple[str, ...], token: str | None) -> Dashboard:
-    from curtsy.cli.logs import listen
+    from curtsy.cli.console import listen
     from curtsy.observe.dashboard.app import Dashboard
     from curtsy.settings.live import LiveSettings
 

@@ -18,7 +18,6 @@ from rich.text import Text
 from curtsy.cli import console
 from curtsy.cli.command import DOMAIN, command, duration
 from curtsy.cli.context import CommandContext
-from curtsy.cli.logs import holding_back
 from curtsy.cli.status import hosts_table
 from curtsy.core.crawl_record import CrawlRecord
 from curtsy.core.messages import LIMITS, span
@@ -73,7 +72,7 @@ def _watch(given: CommandContext, store: Store, domain: str | None, every: float
     """Redraw the view until q is pressed."""
     terminal = console.out()
     screen = Live(console=terminal, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
-    with holding_back() as held, _keys(), screen as live:
+    with console.holding_back() as held, _keys(), screen as live:
         while True:
             hosts, crawls = _look(given, store, domain)
             live.update(_view(hosts, crawls, terminal.width, terminal.height, held.latest), refresh=True)

@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 from curtsy.cli import console
-from curtsy.cli.logs import logging_above
 from curtsy.core.decision import Wait
 from curtsy.core.message import Failure, Headers, Reply, Request, whole_number
 from curtsy.core.messages import because, span
@@ -278,7 +277,7 @@ class Progress(Trace):
         self._text, self._until, self._bar = text, time.monotonic() + seconds, bar
         if self._live is None and self._is_shown:
             self._live = self._above.enter_context(console.live(get_renderable=self._view))
-            self._above.enter_context(logging_above(self._live.console))
+            self._above.enter_context(console.logging_above(self._live.console))
 
     def _view(self) -> RenderableType:
         from rich.text import Text
