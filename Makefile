@@ -16,7 +16,7 @@ $(VENV)/.installed-%: pyproject.toml src/curtsy/__init__.py
 	@touch $@
 
 demo: $(VENV)/.installed-redis   ## Show curtsy at work, live, against a small site on loopback
-	@$(BIN)/python -m curtsy.cli.demo
+	@$(BIN)/curtsy demo
 
 # The tests start many processes: what they import is compiled once, and kept.
 test: export PYTHONDONTWRITEBYTECODE :=

@@ -11,7 +11,7 @@ import click
 
 from curtsy.cli import SECTIONS, cli
 from curtsy.cli.command import Command, Group
-from curtsy.cli.context import GLOBAL_OPTIONS, ContextOption
+from curtsy.cli.context import GLOBAL_OPTIONS
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "cli.md"
 
@@ -48,7 +48,7 @@ def walk(command: click.Command, names: tuple[str, ...], parent: click.Context) 
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     text = re.sub(r"\n\s*\n", "\n\n", "\n".join(line.strip() for line in (command.help or "").splitlines())).strip()
     parts = [text, f"```text\n{usage}\n```"]
-    own = [each for each in command.params if isinstance(each, click.Option) and not isinstance(each, ContextOption)]
+    own = [each for each in command.params if isinstance(each, click.Option) and each not in GLOBAL_OPTIONS]
     if own:
         parts.append(options_table(own))
     if isinstance(command, Command | Group) and command.examples:

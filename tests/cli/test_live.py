@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from curtsy.cli.live import line_of, whole
+from curtsy.cli.report import line_of, whole
 from curtsy.crawling.progress import CrawlSnapshot as Progress
 from curtsy.crawling.progress import CrawlTotals, HostProgress
 from tests.cli.crawling import linked, numbers

@@ -10,7 +10,7 @@ from contextlib import redirect_stderr
 
 import pytest
 
-from curtsy.cli.logs import MOST_FIELDS, MOST_HELD, Held, TextHandler, holding_back
+from curtsy.cli.console import MOST_FIELDS, MOST_HELD, Held, TextHandler, holding_back
 from curtsy.system.log import create_logger
 from tests.cli.crawling import line_with, linked, numbers
 from tests.cli.shell import Shell

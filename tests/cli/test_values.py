@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
 import pytest
 
-from curtsy.cli.command import Duration, Header, Size
+from curtsy.cli.command import byte_count, duration, header
 from curtsy.cli.console import plain, size
 from curtsy.cli.context import Exit, exit_for, worst
 from curtsy.core.errors import Reason
@@ -17,7 +19,7 @@ from tests.support.snapshot import Snapshot
 )
 def test_a_duration_is_written_as_people_do(text: str, seconds: float) -> None:
     """U5"""
-    assert Duration().convert(text, None, None) == seconds
+    assert duration(text) == seconds
 
 
 @pytest.mark.parametrize(
@@ -25,14 +27,14 @@ def test_a_duration_is_written_as_people_do(text: str, seconds: float) -> None:
 )
 def test_a_size_is_written_as_people_do(text: str, count: int) -> None:
     """Q8"""
-    assert Size().convert(text, None, None) == count
+    assert byte_count(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "5 parsecs", "1h x", "nan", "999999d", "٣"])
 def test_what_is_no_duration_is_refused_with_the_right_form(text: str) -> None:
     """U5"""
     with pytest.raises(click.BadParameter) as refused:
-        Duration().convert(text, None, None)
+        duration(text)
     assert repr(text) in refused.value.message
     assert "90, 1.5s, 10m" in refused.value.message
 
@@ -41,16 +43,16 @@ def test_what_is_no_duration_is_refused_with_the_right_form(text: str) -> None:
 def test_what_is_no_size_is_refused_with_the_right_form(text: str) -> None:
     """Q8"""
     with pytest.raises(click.BadParameter) as refused:
-        Size().convert(text, None, None)
+        byte_count(text)
     assert repr(text) in refused.value.message
     assert "500000, 20M" in refused.value.message
 
 
-@pytest.mark.parametrize("kind", [Duration(), Size(), Header()], ids=lambda kind: kind.name)
-def test_what_is_refused_is_told_with_the_right_form(kind: Duration | Size | Header, snapshot: Snapshot) -> None:
+@pytest.mark.parametrize("kind", [duration, byte_count, header], ids=("duration", "size", "header"))
+def test_what_is_refused_is_told_with_the_right_form(kind: Callable[[str], object], snapshot: Snapshot) -> None:
     """U5, Q8, F26: what is wrong, and how it is written"""
     with pytest.raises(click.BadParameter) as refused:
-        kind.convert("apples", None, None)
+        kind("apples")
     snapshot(refused.value.message)
 
 
@@ -58,7 +60,7 @@ def test_what_is_refused_is_told_with_the_right_form(kind: Duration | Size | Hea
 def test_a_header_that_could_break_the_request_is_refused(text: str) -> None:
     """F26"""
     with pytest.raises(click.BadParameter, match="Name: value"):
-        Header().convert(text, None, None)
+        header(text)
 
 
 def test_every_reason_has_an_exit_code_and_knowing_when_makes_it_a_later() -> None:

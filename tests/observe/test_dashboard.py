@@ -165,7 +165,7 @@ def test_every_state_of_a_host_is_told() -> None:
         "spent.org": ("spent", 86_400 - (DAWN + 60) % 86_400),
         "denied.org": ("denied", None),
     }
-    assert found.sums.states["paused"] == 2
+    assert found.totals["states"]["paused"] == 2
 
 
 def test_a_state_that_ends_by_itself_is_seen_though_nothing_was_written() -> None:
@@ -216,7 +216,7 @@ def test_a_large_store_is_read_less_often_but_what_is_shown_each_time() -> None:
 
     assert store.scans.count("host:") == 1
     assert store.reads.count("host:7.org") == 1
-    assert found.rows["7.org"].requests_today == 2
+    assert found.rows["7.org"].view.requests_today == 2
 
 
 def test_the_table_is_sorted_searched_and_cut_by_the_server() -> None:
@@ -228,7 +228,7 @@ def test_the_table_is_sorted_searched_and_cut_by_the_server() -> None:
     found.look()
 
     def names(**query: Any) -> list[str]:
-        return [row.domain.partition(".")[0] for row in page_of(found, Query(**query)).rows]
+        return [row.view.domain.partition(".")[0] for row in page_of(found, Query(**query)).rows]
 
     assert names(sort="host") == ["anna", "berta", "carla", "dora"]
     assert names(sort="host", descending=True) == ["dora", "carla", "berta", "anna"]
@@ -254,7 +254,7 @@ def test_every_sorting_has_all_hosts_once(sort: str, descending: bool) -> None:
         page_of(found, Query(sort=sort, descending=descending, offset=offset, limit=7)) for offset in range(0, 30, 7)
     ]
 
-    assert sorted(row.domain for page in pages for row in page.rows) == sorted(found.rows)
+    assert sorted(row.view.domain for page in pages for row in page.rows) == sorted(found.rows)
 
 
 def test_what_is_empty_in_a_query_counts_as_not_given() -> None:

@@ -15,8 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from curtsy.observe.dashboard.connection import REQUEST_TIMEOUT, Connection
-from curtsy.observe.dashboard.security import LOGINS, SLOTS, Guesses
+from curtsy.observe.dashboard.security import LOGINS, REQUEST_TIMEOUT, SLOTS, Connection, Guesses
 from tests.observe.serving import TOKEN, serving
 
 

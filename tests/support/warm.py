@@ -37,8 +37,6 @@ MOST = 1 << 20
 """Bytes of a request that are read at once."""
 
 EVERYTHING = (
-    "curtsy.cli.live",
-    "curtsy.cli.dry_run",
     "curtsy.cli.report",
     "curtsy.cli.trace",
     "curtsy.client",
@@ -80,9 +78,9 @@ class Request(TypedDict):
 
 def serve(path: str) -> None:
     """Answer requests until standard input ends; in a process that was forked, run what it is for."""
-    from curtsy.cli import COMMANDS
+    from curtsy.cli import cli
 
-    for module in {*EVERYTHING, *(home.partition(":")[0] for home, _ in COMMANDS.values())}:
+    for module in {*EVERYTHING, *(home for home, _ in cli.lazy.values())}:
         import_module(module)
     asking: dict[int, socket.socket] = {}
     woken, waker = socket.socketpair()

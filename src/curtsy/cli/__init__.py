@@ -18,64 +18,55 @@ from typing import TextIO
 import click
 
 from curtsy import __version__
-from curtsy.cli.command import Command, Group
+from curtsy.cli.command import command, group
 from curtsy.cli.context import CommandContext, Exit
 from curtsy.system.startup import exit_on_interrupt, is_command
 
 __all__ = ["cli", "main"]
 
-COMMANDS = {
-    "get": ("curtsy.cli.get:get", "Fetch pages politely, similar to curl."),
-    "crawl": (
-        "curtsy.cli.crawl:crawl",
-        "Crawl sites politely: follow links, obey every rule, and resume after a stop.",
-    ),
-    "download": ("curtsy.cli.download:download", "Save a large file, and resume an earlier attempt."),
-    "why": ("curtsy.cli.why:why", "Explain whether a page may be fetched now."),
-    "robots": ("curtsy.cli.robots:robots", "Show a robots.txt as curtsy parses it."),
-    "status": ("curtsy.cli.status:status", "Show the known hosts: pace, budget, breaker."),
-    "top": ("curtsy.cli.top:top", "Show hosts and crawls live."),
-    "budget": ("curtsy.cli.status:budget", "Show the used part of each host's daily budget."),
-    "serve": ("curtsy.cli.serve:serve", "Serve a live dashboard of hosts, crawls, budgets and breakers."),
-    "breaker": ("curtsy.cli.control:breaker", "List, reset or trip the circuit breakers of hosts."),
-    "pause": ("curtsy.cli.control:pause", "Send no requests to a host until it is resumed."),
-    "resume": ("curtsy.cli.control:resume", "End a pause."),
-    "forget": (
-        "curtsy.cli.control:forget",
-        "Delete the records of a host: pace, budget, breaker and robots.txt.",
-    ),
-    "jobs": ("curtsy.cli.jobs:jobs", "List, show or remove crawls that can be resumed."),
-    "cache": ("curtsy.cli.cache:cache", "List, show, verify, shrink or clear the cached pages."),
-    "config": ("curtsy.cli.config:config", "Show or check the settings, or create a settings file."),
-    "doctor": ("curtsy.cli.doctor:doctor", "Check the installation and its environment."),
-    "completion": ("curtsy.cli:completion", "Print the script for completion in your shell."),
-    "demo": ("curtsy.cli.demo:demo", "Show a polite crawl of a small site on this machine."),
+SECTIONS = {
+    "Fetch": {
+        "get": ("curtsy.cli.get", "Fetch pages politely, similar to curl."),
+        "crawl": ("curtsy.cli.crawl", "Crawl sites politely: follow links, obey every rule, and resume after a stop."),
+        "download": ("curtsy.cli.get", "Save a large file, and resume an earlier attempt."),
+    },
+    "Understand": {
+        "why": ("curtsy.cli.why", "Explain whether a page may be fetched now."),
+        "robots": ("curtsy.cli.robots", "Show a robots.txt as curtsy parses it."),
+        "status": ("curtsy.cli.status", "Show the known hosts: pace, budget, breaker."),
+        "top": ("curtsy.cli.top", "Show hosts and crawls live."),
+        "budget": ("curtsy.cli.status", "Show the used part of each host's daily budget."),
+        "serve": ("curtsy.cli.serve", "Serve a live dashboard of hosts, crawls, budgets and breakers."),
+    },
+    "Intervene": {
+        "breaker": ("curtsy.cli.control", "List, reset or trip the circuit breakers of hosts."),
+        "pause": ("curtsy.cli.control", "Send no requests to a host until it is resumed."),
+        "resume": ("curtsy.cli.control", "End a pause."),
+        "forget": ("curtsy.cli.control", "Delete the records of a host: pace, budget, breaker and robots.txt."),
+    },
+    "Maintain": {
+        "jobs": ("curtsy.cli.jobs", "List, show or remove crawls that can be resumed."),
+        "cache": ("curtsy.cli.cache", "List, show, verify, shrink or clear the cached pages."),
+        "config": ("curtsy.cli.config", "Show or check the settings, or create a settings file."),
+        "doctor": ("curtsy.cli.doctor", "Check the installation and its environment."),
+        "completion": ("curtsy.cli", "Print the script for completion in your shell."),
+        "demo": ("curtsy.cli.demo", "Show a polite crawl of a small site on this machine."),
+    },
 }
-"""Location and short help of each command, so that listing them imports nothing."""
+"""Commands by the section of the help, each with its module and its short help, so that listing imports nothing."""
 
 COMPLETING = "_CURTSY_COMPLETE"
 """Environment variable by which a shell requests completions."""
 
-SECTIONS = {
-    "Fetch": ("get", "crawl", "download"),
-    "Understand": ("why", "robots", "status", "top", "budget", "serve"),
-    "Intervene": ("breaker", "pause", "resume", "forget"),
-    "Maintain": ("jobs", "cache", "config", "doctor", "completion", "demo"),
-}
 
-
-@click.group(
-    cls=Group,
-    lazy=COMMANDS,
+@group(
+    ("curtsy demo", "Show a crawl on this machine, in under a minute."),
+    ("curtsy get -v https://example.org/", "Fetch a page, and show each step."),
+    ("curtsy crawl https://example.org/ --max-pages 50 --out pages", "Follow links, and save pages in a folder."),
+    ("curtsy why https://example.org/private/", "Explain whether a page may be fetched, without a request."),
+    ("curtsy COMMAND --help", "Show the help of a command."),
     sections=SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"]},
-    examples=(
-        ("curtsy demo", "Show a crawl on this machine, in under a minute."),
-        ("curtsy get -v https://example.org/", "Fetch a page, and show each step."),
-        ("curtsy crawl https://example.org/ --max-pages 50 --out pages", "Follow links, and save pages in a folder."),
-        ("curtsy why https://example.org/private/", "Explain whether a page may be fetched, without a request."),
-        ("curtsy COMMAND --help", "Show the help of a command."),
-    ),
 )
 @click.version_option(__version__, message="curtsy %(version)s")
 def cli() -> None:
@@ -89,17 +80,14 @@ def cli() -> None:
 SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        ('eval "$(curtsy completion bash)"', "For this shell; add the line to ~/.bashrc for all shells."),
-        ('eval "$(curtsy completion zsh)"', "The same for ~/.zshrc."),
-        ("curtsy completion fish > ~/.config/fish/completions/curtsy.fish", "For fish, once."),
-    ),
+@command(
+    ('eval "$(curtsy completion bash)"', "For this shell; add the line to ~/.bashrc for all shells."),
+    ('eval "$(curtsy completion zsh)"', "The same for ~/.zshrc."),
+    ("curtsy completion fish > ~/.config/fish/completions/curtsy.fish", "For fish, once."),
 )
 @click.argument("shell", type=click.Choice(SHELLS), required=False, metavar=f"[{'|'.join(SHELLS)}]")
 @click.pass_context
-def completion(context: click.Context, shell: str | None) -> Exit:
+def completion(context: click.Context, shell: str | None) -> None:
     """Print the script for completion in your shell.
 
     It also completes the hosts of the store. The default is the current shell.
@@ -112,7 +100,6 @@ def completion(context: click.Context, shell: str | None) -> Exit:
     kind = get_completion_class(name)
     assert kind is not None
     click.echo(kind(context.find_root().command, {}, "curtsy", COMPLETING).source())
-    return Exit.FINE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -133,13 +120,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader closed the pipe
         _mute()
         return Exit.FINE
-    except OSError as error:
-        _mute()
-        return _failed(error)
     except KeyboardInterrupt:
         if sys.stderr.isatty():
             print(file=sys.stderr)  # starts below the ^C
         return Exit.INTERRUPTED
+    except Exception as error:
+        code = _failed(error)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _mute()
+        return code
     finally:
         if is_command():  # interpreter shutdown prints a traceback on Ctrl-C
             exit_on_interrupt()
@@ -151,8 +142,6 @@ def _mute() -> None:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    from curtsy.cli.console import say
-
     if COMPLETING in os.environ:
         cli.main(prog_name="curtsy", complete_var=COMPLETING)  # shell completion; exits here
     width = max(30, min(shutil.get_terminal_size().columns, 100) - 2)
@@ -167,45 +156,41 @@ def _run(arguments: Sequence[str] | None) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.UsageError as error:
-        say(error.format_message().replace("a valid integer range", "a whole number"))  # click's wording for "three"
+        message = error.format_message().replace("a valid integer range", "a whole number")  # for "three"
+        if isinstance(error, click.NoSuchOption):
+            hint = f" Did you mean {error.possibilities[0]}?" if error.possibilities else ""
+            message = f"there is no option {error.option_name}.{hint}"
+        _say(message)
         if error.ctx is not None:
             print(f"Try: {error.ctx.command_path} --help", file=sys.stderr)
         return Exit.USAGE
     except click.ClickException as error:
-        say(error.format_message())
+        _say(error.format_message())
         return Exit.ERROR
     except click.Abort:
         return Exit.INTERRUPTED
-    except BrokenPipeError:
-        raise
-    except Exception as error:
-        code = _failed(error)
-        try:
-            sys.stdout.flush()
-        except OSError:
-            _mute()
-        return code
+
+
+def _say(message: str) -> None:
+    from curtsy.cli.console import say  # imports msgspec, which the help does not need
+
+    say(message)
 
 
 def _failed(error: Exception) -> Exit:
     """Report an error in a sentence and return its exit code; report an unexpected error as a bug."""
-    from curtsy.cli.console import say
     from curtsy.core.errors import CurtsyError, PolicyError
-
-    if isinstance(error, PolicyError):
-        say(str(error))
-        return Exit.CONFIGURATION
-    if isinstance(error, CurtsyError):
-        say(str(error))
-        return Exit.ERROR
-    if isinstance(error, OSError):
-        place = f"{error.filename}: " if error.filename is not None else ""
-        say(f"{place}{error.strerror or error}. Check that it exists and that you may access it.")
-        return Exit.ERROR
     from curtsy.system.log import library_logger
 
+    if isinstance(error, CurtsyError):
+        _say(str(error))
+        return Exit.CONFIGURATION if isinstance(error, PolicyError) else Exit.ERROR
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename is not None else ""
+        _say(f"{place}{error.strerror or error}. Check that it exists and that you may access it.")
+        return Exit.ERROR
     library_logger("cli").error("Error in curtsy", error=repr(error))
-    say(f"internal error: {error!r} in {_where(error)}. Please report it.")
+    _say(f"internal error: {error!r} in {_where(error)}. Please report it.")
     return Exit.ERROR
 
 
@@ -214,8 +199,7 @@ def _where(error: BaseException) -> str:
     import traceback
 
     frames = [each for each in traceback.extract_tb(error.__traceback__) if f"{os.sep}curtsy{os.sep}" in each.filename]
-    frame = frames[-1] if frames else None
-    return "unknown code" if frame is None else f"{frame.filename.rpartition(os.sep)[2]}, line {frame.lineno}"
+    return f"{os.path.basename(frames[-1].filename)}, line {frames[-1].lineno}" if frames else "unknown code"
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -6,7 +6,7 @@ import os
 import shlex
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
 from importlib import import_module
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     import asyncio
 
     from curtsy.cache.keys import PageCache
-    from curtsy.cli.trace import Listener
+    from curtsy.cli.trace import Trace
     from curtsy.client import AsyncClient
     from curtsy.core.errors import Reason
+    from curtsy.core.message import Url
     from curtsy.settings import Settings
     from curtsy.stores import Store
 
@@ -84,39 +85,32 @@ def exit_for(reason: Reason | None, retry_after: float | None) -> Exit:
 class CommandContext:
     """Global options, given before or after the command's name; the last one wins."""
 
-    config: str | None = None
-    preset: str | None = None
-    store: str | None = None
-    user_agent: str | None = None
-    log_level: str | None = None
-    allow_private: bool = False
-    _settings: Settings | None = field(default=None, repr=False)
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Given options, as arguments of `load()` and `AsyncClient`."""
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Given options, as arguments of `load()` and `AsyncClient`."""
-        found = {"config": self.config, "preset": self.preset, "store": self.store, "user_agent": self.user_agent}
-        given: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
-        return given | ({"allow_private": True} if self.allow_private else {})
+    log_level: str | None = None
+    _settings: Settings | None = field(default=None, repr=False)
 
     def settings(self) -> Settings:
         """Return all settings, read once; start to show the library's log. Raises PolicyError."""
         if self._settings is None:
+            from curtsy.cli.console import listen
             from curtsy.settings import load, new_notices
             from curtsy.system.log import library_logger
 
             self._settings = load(**self.arguments)
-            self._listen(self._settings)
+            level = self.log_level
+            if level is None:  # without a level of the user's, show only warnings
+                level = self._settings.log_level if self.is_level_set else "warn"
+            listen(level, self._settings.log_format)
             for each in new_notices(self._settings):
                 library_logger("settings").warning(each)
         return self._settings
 
-    def _listen(self, settings: Settings) -> None:
-        """Show warnings; lower levels only if the user set a log level."""
-        from curtsy.cli.logs import listen
-
-        is_asked = self.log_level is not None or settings.origin(None, "log_level") != "built-in"
-        listen((self.log_level or settings.log_level) if is_asked else "warn", settings.log_format)
+    @property
+    def is_level_set(self) -> bool:
+        """True if the user set a log level, by an option or a setting."""
+        return self.log_level is not None or self.settings().origin(None, "log_level") != "built-in"
 
     def open_store(self) -> Store:
         """Open the store without a fallback, so that an unreadable store raises."""
@@ -140,8 +134,10 @@ class CommandContext:
         """Return another command line for the same configuration and store."""
         from curtsy.core.secrets import mask_url
 
-        options = [("--config", self.config), ("--store", None if self.store is None else mask_url(self.store))]
-        return shlex.join(["curtsy", *words.split(), *(each for pair in options if pair[1] for each in pair if each)])
+        options = [
+            (f"--{name}", mask_url(self.arguments[name])) for name in ("config", "store") if name in self.arguments
+        ]
+        return shlex.join(["curtsy", *words.split(), *(each for pair in options for each in pair)])
 
     def open_cache(self) -> PageCache:
         """Open the page cache that the client uses."""
@@ -157,25 +153,34 @@ class CommandContext:
         return DiskCache(path, max_size=limit)
 
     @asynccontextmanager
-    async def open_client(self, listener: Listener, **options: Any) -> AsyncIterator[AsyncClient]:
-        """Open a client that reports its steps to a listener."""
+    async def open_client(self, trace: Trace, **options: Any) -> AsyncIterator[AsyncClient]:
+        """Open a client that reports its steps."""
         from curtsy.cli.trace import TracedSender, TracedStore
         from curtsy.client import AsyncClient
         from curtsy.http.proxy import check_environment
-        from curtsy.http.sender import HttpSender
         from curtsy.stores import open_async_store
 
         check_environment()
         settings = self.settings()
-        store = TracedStore(open_async_store(settings.store, share=settings.outage_share), listener)
-        sender = TracedSender(HttpSender(use_environment=True), listener)
+        store = TracedStore(open_async_store(settings.store, share=settings.outage_share), trace)
+        # A command ends before a background revalidation could finish.
+        fixed = {"store": store, "sender": TracedSender(trace), "stale_while_revalidate": False}
         try:
-            # A command ends before a background revalidation could finish.
-            fixed = {"store": store, "sender": sender, "stale_while_revalidate": False}
             async with AsyncClient(**{**self.arguments, **fixed, **options}) as client:
                 yield client
         finally:
             await store.close()
+
+
+def parsed_url(text: str) -> Url:
+    """Return a URL of the command line. Raises UsageError if it cannot be requested."""
+    from curtsy.core import messages
+    from curtsy.core.message import InvalidUrl, parse_url
+
+    url = parse_url(text)
+    if isinstance(url, InvalidUrl):
+        raise click.UsageError(f"{messages.given(url)!r} cannot be requested: {url.why}.")
+    return url
 
 
 def cache_path(settings: Settings) -> Any:
@@ -186,37 +191,32 @@ def cache_path(settings: Settings) -> Any:
 
 
 def _take(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    if value is not None and parameter.name is not None:
-        setattr(context.ensure_object(CommandContext), parameter.name, value)
+    given = context.ensure_object(CommandContext)
+    if parameter.name == "log_level":
+        given.log_level = value or given.log_level
+    elif value is not None and parameter.name is not None:
+        given.arguments[parameter.name] = value
 
 
-class ContextOption(click.Option):
-    """Global option; the help lists these under a separate heading."""
-
-    def __init__(self, *names: str, **attributes: Any) -> None:
-        super().__init__(list(names), expose_value=False, callback=_take, default=None, **attributes)
+def _option(*names: str, **attributes: Any) -> click.Option:
+    return click.Option(names, expose_value=False, callback=_take, default=None, **attributes)
 
 
-GLOBAL_OPTIONS: tuple[click.Option, ...] = (
-    ContextOption("--config", metavar="FILE", help="Read this settings file instead of the project's."),
-    ContextOption(
-        "--preset",
-        type=click.Choice(["gentle", "broad", "own"]),
-        metavar="NAME",
+GLOBAL_OPTIONS = (
+    _option("--config", metavar="FILE", help="Read this settings file instead of the project's."),
+    _option(
+        "--preset", type=click.Choice(["gentle", "broad", "own"]), metavar="NAME",
         help="Base settings: gentle (default), broad (no global limit) or own (your own site: no limits).",
     ),
-    ContextOption("--store", metavar="URL", help="Store of host records: sqlite:///FILE, redis://HOST, memory:"),
-    ContextOption("--user-agent", metavar="TEXT", help="User agent; name a page with your contact."),
-    ContextOption(
-        "--log-level",
-        type=click.Choice(["debug", "info", "warn", "error"], case_sensitive=False),
-        metavar="LEVEL",
+    _option("--store", metavar="URL", help="Store of host records: sqlite:///FILE, redis://HOST, memory:"),
+    _option("--user-agent", metavar="TEXT", help="User agent; name a page with your contact."),
+    _option(
+        "--log-level", type=click.Choice(["debug", "info", "warn", "error"], case_sensitive=False), metavar="LEVEL",
         help="Log to stderr from this level on: debug, info, warn, error.",
     ),
-    ContextOption("--allow-private", is_flag=True, flag_value=True, help="Permit private and loopback addresses."),
-)
-"""Global options of the group and of each command."""
-
+    _option("--allow-private", is_flag=True, flag_value=True, help="Permit private and loopback addresses."),
+)  # fmt: skip
+"""Global options of the group and of each command; the help lists them under a separate heading."""
 
 PATIENCE = 10.0
 """Maximum seconds for cleanup after a signal."""
@@ -253,22 +253,24 @@ async def _watched(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
-    stopping = False
 
     def stop() -> None:
-        nonlocal stopping
-        if stopping:
+        if task.cancelling():
             leave()
-        stopping = True
         task.cancel()
         loop.call_later(PATIENCE, leave)
 
-    try:
-        for each in SIGNALS:
-            loop.add_signal_handler(each, stop)
-    except NotImplementedError:  # Windows: asyncio itself cancels on Ctrl-C
-        pass
+    handle_signals(stop)
     return await work()
+
+
+def handle_signals(handler: Callable[[], None]) -> None:
+    """Call a function on each signal in the running event loop."""
+    import asyncio
+
+    with suppress(NotImplementedError):  # Windows: asyncio itself cancels on Ctrl-C
+        for each in SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(each, handler)
 
 
 def leave() -> NoReturn:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -15,26 +14,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from curtsy.cli import console
-from curtsy.cli.command import Command, Domain, Duration, Size
-from curtsy.cli.context import PATIENCE, SIGNALS, CommandContext, Exit, leave, run
-from curtsy.cli.get import url_lines
-from curtsy.cli.jobs import JobName
-from curtsy.core.errors import CurtsyError, NotWritten, PolicyError, Reason
+from curtsy.cli.command import byte_count, command, duration, host_name, job_name, known_hosts, known_jobs
+from curtsy.cli.context import PATIENCE, CommandContext, Exit, handle_signals, leave, run
+from curtsy.cli.get import cache_options, url_lines
+from curtsy.core.errors import NotWritten, PolicyError, Reason
 
 if TYPE_CHECKING:
-    from curtsy.cli.live import Display
+    from curtsy.cli.report import LineDisplay
     from curtsy.client import AsyncClient
     from curtsy.crawling.crawl import AsyncCrawl
     from curtsy.crawling.outputs.protocol import Output
     from curtsy.crawling.outputs.skipped import Examples
     from curtsy.crawling.progress import CrawlSummary, HostProgress
     from curtsy.crawling.seeds import Seeds
-
-LOOKS = 0.25
-"""Seconds between two snapshots of a crawl on a terminal."""
-
-SHARE = 20
-"""Minimum ratio of the time between snapshots to the duration of one."""
 
 AT_ONCE = 3.0
 """Seconds to save finished work after a second signal."""
@@ -52,7 +44,7 @@ class CrawlArguments:
     """Arguments of `AsyncClient`."""
 
     job: str | None = None
-    is_fresh: bool = False
+    restart: bool = False
     files: dict[str, str] = field(default_factory=dict)
     """Paths of the outputs by kind: `jsonl`, `warc`, `folder` and `csv`."""
 
@@ -63,51 +55,46 @@ class CrawlArguments:
     """Command line without the program's name."""
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        ("curtsy crawl https://example.org/ --max-pages 100 --out pages", "A hundred pages of a site, into a folder."),
-        (
-            "curtsy crawl https://example.org/docs/ --scope prefix --jsonl docs.jsonl --text plain --job docs",
-            "A part of a site, as JSON lines with the main text. The same command resumes it.",
-        ),
-        ("curtsy crawl https://example.org/ --dry-run", "Report what would be fetched; no page is requested."),
-        ("curtsy crawl https://example.org/ --sitemaps --warc site.warc.gz", "All URLs of its sitemaps, archived."),
-        (
-            "curtsy crawl https://example.org/ --match /item/ --match /list --skip '[?]sort=' --jsonl - | jq .title",
-            "Selected pages; JSON lines on standard output.",
-        ),
-        ("curtsy crawl -i seeds.txt --job news --store redis://10.0.0.5", "Shared by all machines that run this."),
+ONE, ANY = click.IntRange(1), click.IntRange(0)
+
+
+def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return an option that sets a field of `CrawlOptions` to False."""
+    return click.option(option, name, is_flag=True, flag_value=False, default=None, help=words)
+
+
+@command(
+    ("curtsy crawl https://example.org/ --max-pages 100 --out pages", "A hundred pages of a site, into a folder."),
+    (
+        "curtsy crawl https://example.org/docs/ --scope prefix --jsonl docs.jsonl --text plain --job docs",
+        "A part of a site, as JSON lines with the main text. The same command resumes it.",
     ),
+    ("curtsy crawl https://example.org/ --dry-run", "Report what would be fetched; no page is requested."),
+    ("curtsy crawl https://example.org/ --sitemaps --warc site.warc.gz", "All URLs of its sitemaps, archived."),
+    (
+        "curtsy crawl https://example.org/ --match /item/ --match /list --skip '[?]sort=' --jsonl - | jq .title",
+        "Selected pages; JSON lines on standard output.",
+    ),
+    ("curtsy crawl -i seeds.txt --job news --store redis://10.0.0.5", "Shared by all machines that run this."),
 )
 @click.argument("urls", metavar="URL...", nargs=-1)
 @click.option("-i", "--input", "source", metavar="FILE", help="Read URLs from a file, one per line; - for stdin.")
-@click.option(
-    "--max-pages", "--limit", "max_pages", type=click.IntRange(1), metavar="N", help="Pages at most, over all runs."
-)
-@click.option(
-    "--max-pages-per-host",
-    "--limit-per-host",
-    "max_pages_per_host",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Pages of each host at most.",
-)
-@click.option("--max-links-per-page", type=click.IntRange(1), metavar="N", help="Links of a page at most (20000).")
-@click.option("--depth", type=click.IntRange(0), metavar="N", help="Links between a given URL and a page, at most.")
+@click.option("--max-pages", "--limit", type=ONE, metavar="N", help="Pages at most, over all runs.")
+@click.option("--max-pages-per-host", "--limit-per-host", type=ONE, metavar="N", help="Pages of each host at most.")
+@click.option("--max-links-per-page", type=ONE, metavar="N", help="Links of a page at most (20000).")
+@click.option("--depth", type=ANY, metavar="N", help="Links between a given URL and a page, at most.")
 @click.option("--match", multiple=True, metavar="REGEX", help="Fetch only URLs that match; repeatable.")
 @click.option("--skip", multiple=True, metavar="REGEX", help="Skip URLs that match; repeatable.")
 @click.option(
-    "--scope",
-    type=click.Choice(["host", "site", "domains", "prefix", "any"]),
-    metavar="KIND",
+    "--scope", type=click.Choice(["host", "site", "domains", "prefix", "any"]), metavar="KIND",
     help="Follow links within: host, site (default), prefix (the given folder), domains (--domain), any.",
-)
+)  # fmt: skip
 @click.option(
-    "--domain", "domains", type=Domain(), multiple=True, metavar="DOMAIN", help="Include this domain; repeatable."
-)
-@click.option("--sitemaps", "--sitemap", "sitemaps", is_flag=True, default=None, help="Read sitemaps for URLs.")
-@click.option("--max-sitemaps", type=click.IntRange(0), metavar="N", help="Sitemaps of each site at most (1000).")
+    "--domain", "domains", type=host_name, shell_complete=known_hosts, multiple=True, metavar="DOMAIN",
+    help="Include this domain; repeatable.",
+)  # fmt: skip
+@click.option("--sitemaps", "--sitemap", is_flag=True, default=None, help="Read sitemaps for URLs.")
+@click.option("--max-sitemaps", type=ANY, metavar="N", help="Sitemaps of each site at most (1000).")
 @click.option("--files", multiple=True, metavar="TYPE", help="Also fetch files: .pdf, .csv … or all; repeatable.")
 @click.option("--out", metavar="DIR", help="Write each body as a file, with a .meta.json beside it.")
 @click.option("--jsonl", metavar="FILE", help="Write a JSON line for each page; - for standard output.")
@@ -115,49 +102,27 @@ class CrawlArguments:
     "--body", type=click.Choice(["text", "base64"]), metavar="FORM", help="Add the body to JSON lines: text or base64."
 )
 @click.option(
-    "--text",
-    type=click.Choice(["plain", "trafilatura"]),
-    metavar="HOW",
+    "--text", type=click.Choice(["plain", "trafilatura"]), metavar="HOW",
     help="Extract the main text: plain or trafilatura.",
-)
+)  # fmt: skip
 @click.option("--warc", metavar="FILE", help="Write a WARC archive, such as site.warc.gz.")
 @click.option("--skipped", metavar="FILE", help="Write a table (CSV) of URLs without a page, with reasons.")
-@click.option("--job", type=JobName(), metavar="NAME", help="Save the state under a name or in ./FOLDER, to resume.")
-@click.option("--restart", "--fresh", "is_fresh", is_flag=True, help="Restart the job.")
-@click.option("--max-time", type=Duration(), metavar="TIME", help="Stop after 90s, 10m, 2h.")
-@click.option("--max-bytes", type=Size(), metavar="SIZE", help="Stop after this many bytes: 20M, 1.5G.")
-@click.option("--patience", type=Duration(), metavar="TIME", help="Stop if the next host is due later than this (10m).")
 @click.option(
-    "--max-concurrent",
-    "--concurrency",
-    "max_concurrent",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Concurrent requests, over all hosts (64).",
-)
+    "--job", type=job_name, shell_complete=known_jobs, metavar="NAME",
+    help="Save the state under a name or in ./FOLDER, to resume.",
+)  # fmt: skip
+@click.option("--restart", "--fresh", is_flag=True, help="Restart the job.")
+@click.option("--max-time", type=duration, metavar="TIME", help="Stop after 90s, 10m, 2h.")
+@click.option("--max-bytes", type=byte_count, metavar="SIZE", help="Stop after this many bytes: 20M, 1.5G.")
+@click.option("--patience", type=duration, metavar="TIME", help="Stop if the next host is due later than this (10m).")
 @click.option(
-    "--follow-nofollow",
-    "obey_nofollow",
-    is_flag=True,
-    flag_value=False,
-    default=None,
-    help="Follow nofollow links too.",
+    "--max-concurrent", "--concurrency", type=ONE, metavar="N", help="Concurrent requests, over all hosts (64)."
 )
-@click.option(
-    "--keep-noindex", "obey_noindex", is_flag=True, flag_value=False, default=None, help="Keep noindex pages too."
-)
-@click.option(
-    "--keep-copies",
-    "obey_canonical",
-    is_flag=True,
-    flag_value=False,
-    default=None,
-    help="Keep pages with another canonical URL too.",
-)
+@_switch_off("--follow-nofollow", "obey_nofollow", "Follow nofollow links too.")
+@_switch_off("--keep-noindex", "obey_noindex", "Keep noindex pages too.")
+@_switch_off("--keep-copies", "obey_canonical", "Keep pages with another canonical URL too.")
 @click.option("--drop-duplicates", is_flag=True, default=None, help="Drop pages with the same body as an earlier one.")
-@click.option(
-    "--traps", "avoid_traps", is_flag=True, flag_value=False, default=None, help="Follow links that look endless too."
-)
+@_switch_off("--traps", "avoid_traps", "Follow links that look endless too.")
 @click.option("--cookies", is_flag=True, help="Keep cookies during this run, each for the host that set it.")
 @click.option("--no-cache", is_flag=True, help="Neither use nor store cached copies.")
 @click.option("--refresh", is_flag=True, help="Fetch pages again, even if there is a fresh copy.")
@@ -179,9 +144,9 @@ def crawl(context: click.Context, /, **words: Any) -> Exit:
     given = context.ensure_object(CommandContext)
     wanted = _wanted(given, words, list(context.meta.get("curtsy.arguments", ())))
     if words["is_dry"]:
-        from curtsy.cli.dry_run import report
+        from curtsy.cli.why import report_dry_run
 
-        return report(given, wanted)
+        return report_dry_run(given, wanted.seeds.head, wanted.options, wanted.job, wanted.restart, wanted.is_json)
     try:
         return run(lambda: _crawl(given, wanted))
     except NotWritten as error:  # before the first page
@@ -201,7 +166,7 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
         raise click.UsageError("--json and --jsonl - both write to standard output. Give --jsonl a file.")
     if words["body"] is not None and words["jsonl"] is None:
         raise click.UsageError("--body is for JSON lines. Give --jsonl too.")
-    if words["is_fresh"] and words["job"] is None:
+    if words["restart"] and words["job"] is None:
         raise click.UsageError("--restart is for a job. Give --job too; a crawl without a job always starts over.")
     if words["no_cache"] and words["refresh"]:
         raise click.UsageError("--no-cache and --refresh exclude each other. Give one of them.")
@@ -218,9 +183,9 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
     except PolicyError as error:
         raise click.UsageError(str(error)) from None
     client = {**given.arguments, "store": given.settings().store, "cookies": words["cookies"]}
-    client |= {"cache": False} if words["no_cache"] else {"cache_mode": "refresh"} if words["refresh"] else {}
+    client |= cache_options(words["no_cache"], words["refresh"])
     return CrawlArguments(
-        seeds, options, client, words["job"], words["is_fresh"], files, words["body"] or "none", words["is_json"],
+        seeds, options, client, words["job"], words["restart"], files, words["body"] or "none", words["is_json"],
         words["metrics_port"], arguments,
     )  # fmt: skip
 
@@ -243,8 +208,7 @@ def _seeds(urls: tuple[str, ...], source: str | None, seconds: float | None) -> 
 
 
 async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
-    from curtsy.cli.live import open_display
-    from curtsy.cli.report import command
+    from curtsy.cli.report import open_display, resuming, watch
     from curtsy.crawling.outputs.skipped import Examples
     from curtsy.crawling.start import acrawl
     from curtsy.stores.sqlite_file import FileInUse
@@ -252,7 +216,7 @@ async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
     examples = Examples()
     try:
         crawl = acrawl(
-            wanted.seeds, job=wanted.job, fresh=wanted.is_fresh, outputs=[*outputs_of(wanted), examples],
+            wanted.seeds, job=wanted.job, fresh=wanted.restart, outputs=[*outputs_of(wanted), examples],
             **wanted.options, **wanted.client,
         )  # fmt: skip
     except FileInUse as error:
@@ -263,12 +227,13 @@ async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
     async with crawl:
         await _announce(crawl, wanted)
         if wanted.job is not None:
-            await crawl.frontier.note({"command": command(wanted.arguments)})
+            await crawl.frontier.note({"command": resuming(wanted.arguments)})
         with _metrics(crawl.client, wanted.metrics_port), open_display(is_live) as display:
-            summary, is_interrupted = await _run_crawl(crawl, display, 0.25 if is_live else 1.0)
+            stopping = Stopping(crawl, display)
+            summary = await watch(crawl, display, 0.25 if is_live else 1.0)
         hosts = (await crawl.snapshot()).hosts
     _conclude(wanted, summary, examples, hosts)
-    return exit_of(summary, crawl.seeds, is_interrupted, is_shared=crawl.is_shared)
+    return exit_of(summary, crawl.seeds, stopping.count > 0, is_shared=crawl.is_shared)
 
 
 def outputs_of(wanted: CrawlArguments) -> list[Output]:
@@ -307,7 +272,11 @@ async def _announce(crawl: AsyncCrawl, wanted: CrawlArguments) -> None:
 
 
 @contextmanager
-def _serving(client: AsyncClient, port: int) -> Iterator[None]:
+def _metrics(client: AsyncClient, port: int | None) -> Iterator[None]:
+    """Serve metrics if a port is given."""
+    if port is None:
+        yield
+        return
     from curtsy.observe.metrics import serve_metrics
 
     with serve_metrics(port, client.stats) as server:
@@ -315,16 +284,12 @@ def _serving(client: AsyncClient, port: int) -> Iterator[None]:
         yield
 
 
-def _metrics(client: AsyncClient, port: int | None) -> AbstractContextManager[None]:
-    return nullcontext() if port is None else _serving(client, port)
-
-
 def _conclude(wanted: CrawlArguments, summary: CrawlSummary, examples: Examples, hosts: Sequence[HostProgress]) -> None:
     """Report the result as JSON or as text."""
-    from curtsy.cli.report import command, end_message, headline, resume_hint, show_reasons, show_resting
+    from curtsy.cli.report import end_message, headline, resume_hint, resuming, show_reasons, show_resting
 
     is_resumable = wanted.job is not None and summary.queued
-    resume = command(wanted.arguments, higher=summary.ended == "max_pages") if is_resumable else None
+    resume = resuming(wanted.arguments, higher=summary.ended == "max_pages") if is_resumable else None
     if wanted.is_json:
         console.write_json(
             {
@@ -367,17 +332,12 @@ def _numbered(path: str) -> str:
 class Stopping:
     """Signal handler of a crawl: the first signal stops it gracefully, the second at once (U17, F46)."""
 
-    def __init__(self, crawl: AsyncCrawl, display: Display) -> None:
+    def __init__(self, crawl: AsyncCrawl, display: LineDisplay) -> None:
         self._crawl = crawl
         self._display = display
         self.count = 0
         """Number of signals so far."""
-        loop = asyncio.get_running_loop()
-        try:
-            for each in SIGNALS:
-                loop.add_signal_handler(each, self)
-        except NotImplementedError:  # Windows: asyncio cancels on Ctrl-C; closing the crawl stops it
-            pass
+        handle_signals(self)  # on Windows, asyncio cancels on Ctrl-C; closing the crawl stops it
 
     def __call__(self) -> None:
         """Handle a signal."""
@@ -391,32 +351,6 @@ class Stopping:
         else:
             leave()
         self._crawl.stop()
-
-
-async def _run_crawl(crawl: AsyncCrawl, display: Display, every: float = LOOKS) -> tuple[CrawlSummary, bool]:
-    """Run and display a crawl; return its summary, and whether a signal ended it."""
-    stopping = Stopping(crawl, display)
-    running = asyncio.ensure_future(crawl.run())
-    try:
-        while not running.done():
-            began = time.monotonic()
-            try:
-                display.show(await crawl.snapshot())
-            except CurtsyError:  # the crawl itself reports the error
-                pass
-            # A snapshot of very many hosts is slow; it may take only 1/SHARE of the time.
-            await asyncio.wait([running], timeout=max(every, SHARE * (time.monotonic() - began)))
-        display.show(await crawl.snapshot())
-    finally:
-        if not running.done():
-            crawl.stop()
-            crawl.stop()
-            await asyncio.wait([running])
-    error = running.exception()
-    if error is not None and (crawl.summary is None or not isinstance(error, CurtsyError)):
-        raise error
-    assert crawl.summary is not None  # also set if an output failed
-    return crawl.summary, stopping.count > 0
 
 
 def exit_of(summary: CrawlSummary, seeds: Sequence[str], is_interrupted: bool, is_shared: bool = False) -> Exit:

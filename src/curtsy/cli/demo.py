@@ -6,28 +6,24 @@ skipped pages with reasons, and checks every rule against the *site's* own log.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from curtsy.cli.command import Command
-from curtsy.cli.context import Exit
-from curtsy.cli.live import CrawlView, line_of
-from curtsy.cli.report import headline, show_reasons
+from curtsy.cli import console
+from curtsy.cli.command import command
+from curtsy.cli.context import Exit, run
+from curtsy.cli.report import CrawlView, headline, line_of, show_reasons, watch
 from curtsy.client import AsyncClient
 from curtsy.core.messages import span
 from curtsy.crawling.outputs.skipped import Examples
@@ -202,37 +198,19 @@ def client_for(site: DemoSite) -> AsyncClient:
 
 async def crawl(site: DemoSite, terminal: Console, examples: Examples) -> CrawlSummary:
     """Crawl the site with the live view of `curtsy crawl`. Ctrl-C ends it at once, because no state is kept."""
-    task = asyncio.current_task()
-    assert task is not None
-    with contextlib.suppress(NotImplementedError):  # Windows: asyncio itself cancels on Ctrl-C
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     view = CrawlView(label=lambda host: f"{site.named(host).name:<10} {site.named(host).rules}")
-    async with client_for(site) as client:
-        made = acrawl(
-            site.url(site.hosts[0]), client=client, outputs=[examples], scope="domains", domains=(DOMAIN,), patience=30,
-        )  # fmt: skip
-        running = asyncio.ensure_future(made.run())
-        live = Live(view, console=terminal, refresh_per_second=8) if terminal.is_terminal else contextlib.nullcontext()
-        try:
-            with live:
-                while not running.done():
-                    view.show(await made.snapshot())
-                    await asyncio.wait([running], timeout=0.2)
-                view.show(await made.snapshot())
-        finally:
-            await _closed(made, running)
+    live = Live(view, console=terminal, refresh_per_second=8) if terminal.is_terminal else nullcontext()
+    async with (
+        client_for(site) as client,
+        acrawl(
+            site.url(site.hosts[0]), client=client, outputs=[examples], scope="domains", domains=(DOMAIN,), patience=30
+        ) as made,
+    ):
+        with live:
+            summary = await watch(made, view, 0.2)
         if not terminal.is_terminal:
             terminal.print(line_of(await made.snapshot()))
-        return running.result()
-
-
-async def _closed(made: Any, running: asyncio.Future[Any]) -> None:
-    if not running.done():
-        made.stop()
-        made.stop()
-        await asyncio.wait([running])
-    await made.close()
+    return summary
 
 
 def verdicts(site: DemoSite) -> list[tuple[bool, str, str]]:
@@ -284,64 +262,38 @@ def _times(count: int) -> str:
 
 def report(terminal: Console, site: DemoSite, summary: CrawlSummary, examples: Examples) -> bool:
     """Print fetched and skipped pages, and the site's observations; return whether all rules were kept."""
-    terminal.print()
-    terminal.print(Text.assemble(("Fetched ", "bold"), f"{headline(summary.totals)}, from {len(site.hosts)} hosts."))
+    terminal.print(Text.assemble(("\nFetched ", "bold"), f"{headline(summary.totals)}, from {len(site.hosts)} hosts."))
     show_reasons(terminal, summary.totals, examples.by_reason)
-    terminal.print()
-    terminal.print(Text("Queued for the next day", style="bold"))
+    terminal.print(Text("\nQueued for the next day", style="bold"))
     wait = "" if summary.resume_in is None else f", {span(summary.resume_in)} until the next day"
     terminal.print(Text.assemble((f"{summary.queued:>6,}", "yellow"), "  beyond the daily budget of large"))
     terminal.print(Text(f"{'':8}They stay in the queue{wait}.", style="dim"))
-    terminal.print()
-    terminal.print(Text("Log of the site", style="bold"))
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(width=3, justify="right")
-    table.add_column(no_wrap=True)
-    table.add_column()
+    terminal.print(Text("\nLog of the site", style="bold"))
+    table = console.table("", "", "", folded=(2,))
     checks = verdicts(site)
     for is_kept, rule, seen in checks:
-        table.add_row(
-            Text("✓", style="green") if is_kept else Text("✗", style="bold red"), rule, Text(seen, style="dim")
-        )
+        table.add_row(Text.assemble("  ", console.mark("yes" if is_kept else "no")), rule, Text(seen, style="dim"))
     terminal.print(table)
     requests = sum(len(host.journal) for host in site.hosts)
-    kept = sum(is_kept for is_kept, _, _ in checks)
-    terminal.print()
-    if kept == len(checks):
-        terminal.print(Text(f"{requests} requests, and every rule was obeyed.", style="bold green"))
-    else:
-        terminal.print(
-            Text(f"{len(checks) - kept} of {len(checks)} rules were broken. Please report this.", style="bold red")
-        )
-    return kept == len(checks)
+    broken = sum(not is_kept for is_kept, _, _ in checks)
+    words = f"{requests} requests, and every rule was obeyed."
+    if broken:
+        words = f"{broken} of {len(checks)} rules were broken. Please report this."
+    terminal.print(Text(f"\n{words}", style="bold red" if broken else "bold green"))
+    return not broken
 
 
-def main() -> int:
-    """Run the demo; return 0 if every rule was kept, else 1."""
-    terminal = Console(highlight=False, markup=False, emoji=False)
-    terminal.print(Text.assemble(("curtsy", "bold"), ": a polite crawl of five small hosts on loopback"))
-    terminal.print(Text("About twenty seconds; pauses are a tenth of the usual ones. Ctrl-C stops it.\n", style="dim"))
-    examples = Examples()
-    with DemoSite() as site:
-        try:
-            summary = asyncio.run(crawl(site, terminal, examples))
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
-        return 0 if report(terminal, site, summary, examples) else 1
-
-
-@click.command(cls=Command, examples=(("curtsy demo", "About twenty seconds, without network access."),))
+@command(("curtsy demo", "About twenty seconds, without network access."))
 def demo() -> Exit:
     """Show a polite crawl of a small site on this machine.
 
     Five small hosts with different rules are started on loopback and crawled. The report lists fetched and skipped
     pages with reasons, and checks every rule against the log of the site.
     """
-    return Exit.FINE if main() == 0 else Exit.ERROR
-
-
-if __name__ == "__main__":
-    try:
-        raise SystemExit(main())
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+    terminal = Console(highlight=False, markup=False, emoji=False)
+    terminal.print(Text.assemble(("curtsy", "bold"), ": a polite crawl of five small hosts on loopback"))
+    terminal.print(Text("About twenty seconds; pauses are a tenth of the usual ones. Ctrl-C stops it.\n", style="dim"))
+    examples = Examples()
+    with DemoSite() as site:
+        summary = run(lambda: crawl(site, terminal, examples))
+        return Exit.FINE if report(terminal, site, summary, examples) else Exit.ERROR

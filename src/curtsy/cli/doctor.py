@@ -9,22 +9,28 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from rich.text import Text
 
+from curtsy import __version__
 from curtsy.cli import console
-from curtsy.cli.command import Command
+from curtsy.cli.command import command
 from curtsy.cli.context import CommandContext, Exit, cache_path
+from curtsy.core.errors import CurtsyError, PolicyError
+from curtsy.core.host import fresh
+from curtsy.core.message import Url
+from curtsy.http.proxy import environment_proxies
+from curtsy.settings import names_contact
+from curtsy.settings.model import USER_AGENT
+from curtsy.settings.problems import shown
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
-    from curtsy.core.host import Host
-    from curtsy.core.message import Now
     from curtsy.observe.why import State
     from curtsy.settings import Settings
 
@@ -32,7 +38,8 @@ LITTLE_ROOM = 100 * 1024**2
 """Free bytes below which a disk causes a warning."""
 
 LIBRARIES = ("httptools", "msgspec", "pydantic", "rich", "click")
-EXTRAS = {"redis": "a shared store", "uvloop": "speed"}
+EXTRAS = {"redis": ("redis", "a shared store"), "uvloop": ("fast", "speed")}
+"""Optional libraries: extra of the package, and purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +55,12 @@ class Finding:
     """Remedy; empty if none is needed."""
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        ("curtsy doctor", "Check everything; only a shared store is contacted."),
-        ("curtsy doctor --verbose", "Show all checks, and count the known hosts."),
-        (
-            "curtsy doctor --store redis://10.0.0.5:6379",
-            "Check a server: is it reachable and writable, and is its clock right?",
-        ),
+@command(
+    ("curtsy doctor", "Check everything; only a shared store is contacted."),
+    ("curtsy doctor --verbose", "Show all checks, and count the known hosts."),
+    (
+        "curtsy doctor --store redis://10.0.0.5:6379",
+        "Check a server: is it reachable and writable, and is its clock right?",
     ),
 )
 @click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Show all checks, and count the known hosts.")
@@ -71,18 +75,13 @@ def doctor(given: CommandContext, is_verbose: bool, is_json: bool) -> Exit:
     """
     findings, code = _examine(given, is_verbose)
     if is_json:
-        fine = code is Exit.FINE
-        console.write_json(
-            {"ok": fine, "findings": [{name: getattr(each, name) for name in each.__slots__} for each in findings]}
-        )
+        console.write_json({"ok": code is Exit.FINE, "findings": [asdict(each) for each in findings]})
     else:
         _show(findings, is_verbose)
     return code
 
 
 def _examine(given: CommandContext, is_verbose: bool) -> tuple[list[Finding], Exit]:
-    from curtsy.core.errors import PolicyError
-
     found = [*_python()]
     try:
         settings = given.settings()
@@ -91,34 +90,30 @@ def _examine(given: CommandContext, is_verbose: bool) -> tuple[list[Finding], Ex
         found += [Finding("settings", "no", each) for each in others]
         found.append(Finding("settings", "no", last, "Correct it, then run curtsy config check."))
         return found, Exit.CONFIGURATION
-    found += _settings(settings)
-    found += _user_agent(settings)
-    found += _store(given, is_verbose)
-    found += _clock(settings)
-    found += _cache(settings)
+    found += [
+        *_settings(settings),
+        _user_agent(settings),
+        *_store(given, is_verbose),
+        _clock(settings),
+        _cache(settings),
+    ]
     found += _context()
     return found, Exit.ERROR if any(each.state == "no" for each in found) else Exit.FINE
 
 
 def _python() -> Iterator[Finding]:
-    from curtsy import __version__
-
     yield Finding("curtsy", "yes", f"{__version__}, Python {platform.python_version()} on {platform.system()}")
-    missing = [name for name in LIBRARIES if _version(name) is None]
-    versions = ", ".join(f"{name} {_version(name)}" for name in LIBRARIES if name not in missing)
-    if missing:
+    versions = {name: _version(name) for name in (*LIBRARIES, *EXTRAS)}
+    if missing := [name for name in LIBRARIES if versions[name] is None]:
         yield Finding("libraries", "no", f"{', '.join(missing)} missing", "Install curtsy again: pip install curtsy")
     else:
-        yield Finding("libraries", "yes", versions)
-    for name, purpose in EXTRAS.items():
-        version = _version(name)
-        if version is None:
-            extra = "fast" if name == "uvloop" else name
-            yield Finding(
-                name, "off", f"not installed; for {purpose}", f'If you want it: pip install "curtsy[{extra}]"'
-            )
+        yield Finding("libraries", "yes", ", ".join(f"{name} {versions[name]}" for name in LIBRARIES))
+    for name, (extra, purpose) in EXTRAS.items():
+        if versions[name] is None:
+            advice = f'If you want it: pip install "curtsy[{extra}]"'
+            yield Finding(name, "off", f"not installed; for {purpose}", advice)
         else:
-            yield Finding(name, "yes", f"{version}, for {purpose}")
+            yield Finding(name, "yes", f"{versions[name]}, for {purpose}")
 
 
 def _version(name: str) -> str | None:
@@ -135,19 +130,15 @@ def _settings(settings: Settings) -> Iterator[Finding]:
         yield Finding("settings", "wait", warning)
 
 
-def _user_agent(settings: Settings) -> Iterator[Finding]:
-    from curtsy.settings import names_contact
-    from curtsy.settings.model import USER_AGENT
-
+def _user_agent(settings: Settings) -> Finding:
     agent = settings.user_agent
     if not names_contact(agent):
         advice = 'Add a page or a mail address: user_agent: "MyBot/1.0 (+https://example.org/bot)"'
-        yield Finding("user agent", "wait", f"{agent} names no contact", advice)
-    elif agent == USER_AGENT:
+        return Finding("user agent", "wait", f"{agent} names no contact", advice)
+    if agent == USER_AGENT:
         advice = "Set your own, so that site owners can reach you: curtsy config init"
-        yield Finding("user agent", "wait", f"{agent}, which is the default", advice)
-    else:
-        yield Finding("user agent", "yes", agent)
+        return Finding("user agent", "wait", f"{agent}, which is the default", advice)
+    return Finding("user agent", "yes", agent)
 
 
 def _store(given: CommandContext, is_verbose: bool) -> Iterator[Finding]:
@@ -155,30 +146,24 @@ def _store(given: CommandContext, is_verbose: bool) -> Iterator[Finding]:
 
     A missing SQLite file is not created here.
     """
-    from curtsy.core.errors import CurtsyError, PolicyError
-
     key = f"doctor:{os.getpid()}"
     try:
-        store = given.open_store()
-        try:
+        with closing(given.open_store()) as store:
             kind, _, place = store.identity.partition(":")
             if kind == "sqlite" and not os.path.exists(place):
                 yield _to_be_made("store", Path(place), "Choose another path: store")
                 return
             began = time.monotonic()
-            store.update(key, _written)
+            store.update(key, lambda host, now: (fresh(now), None))
             is_there = store.read(key) is not None
             store.forget(key)
             took = time.monotonic() - began
             skew = store.now().epoch / 1e6 - time.time()
             known = f", {console.counted(len(store.keys('host:')), 'host')} known" if is_verbose else ""
-        finally:
-            store.close()
-    except PolicyError as error:
-        yield Finding("store", "no", str(error), "Correct the setting store.")
-        return
     except CurtsyError as error:
-        yield Finding("store", "no", str(error), "Until it works, each process applies the limits on its own.")
+        advice = "Until it works, each process applies the limits on its own."
+        is_wrong = isinstance(error, PolicyError)
+        yield Finding("store", "no", str(error), "Correct the setting store." if is_wrong else advice)
         return
     words = f"{store.identity}, written and read in {took * 1000:.0f} ms{known}"
     yield Finding("store", "yes" if is_there else "no", words)
@@ -198,52 +183,36 @@ def _to_be_made(name: str, path: Path, advice: str) -> Finding:
         return Finding(name, "no", f"{path} does not exist, and cannot be created in {above}: {error.strerror}", advice)
 
 
-def _written(host: Host | None, now: Now) -> tuple[Host, None]:
-    from curtsy.core.host import fresh
-
-    return fresh(now), None
-
-
-def _clock(settings: Settings) -> Iterator[Finding]:
-    from curtsy.settings.problems import shown
-
+def _clock(settings: Settings) -> Finding:
     zone = settings.policies.default.timezone
     day = f"{time.strftime('%Z')} (local)" if zone is None else shown(zone, bare=True)
     words = f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}; days end at midnight {day}"
     if time.gmtime().tm_year < 2025:
-        yield Finding("clock", "no", words, "Set the clock: budgets and the cache depend on it.")
-    else:
-        yield Finding("clock", "yes", words)
+        return Finding("clock", "no", words, "Set the clock: budgets and the cache depend on it.")
+    return Finding("clock", "yes", words)
 
 
-def _cache(settings: Settings) -> Iterator[Finding]:
+def _cache(settings: Settings) -> Finding:
     if settings.cache_mode == "off":
-        yield Finding("cache", "off", "pages are not cached")
-        return
+        return Finding("cache", "off", "pages are not cached")
     path: Path = cache_path(settings)
     folder = path.parent if path.suffix == ".sqlite" else path
     advice = "Pages are not cached until this works. Choose another path: cache_dir"
     if not os.path.exists(folder):
-        yield _to_be_made("cache", folder, advice)
-        return
+        return _to_be_made("cache", folder, advice)
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"x")
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        yield Finding("cache", "no", f"{path} cannot be written: {error.strerror}", advice)
-        return
+        return Finding("cache", "no", f"{path} cannot be written: {error.strerror}", advice)
     words = f"{path}, {console.size(free)} free"
     if free < LITTLE_ROOM:
-        yield Finding("cache", "wait", words, "Free some space, or run curtsy cache gc --max-size 10M")
-    else:
-        yield Finding("cache", "yes", words)
+        return Finding("cache", "wait", words, "Free some space, or run curtsy cache gc --max-size 10M")
+    return Finding("cache", "yes", words)
 
 
 def _context() -> Iterator[Finding]:
-    from curtsy.core.message import Url
-    from curtsy.http.proxy import environment_proxies
-
     for scheme, proxy in environment_proxies().items():
         if isinstance(proxy, Url):
             login = "" if proxy.credentials is None else "***@"
@@ -252,31 +221,22 @@ def _context() -> Iterator[Finding]:
         else:
             words, _, advice = str(proxy).partition(". ")
             yield Finding("proxy", "no", words, advice)
-    if not sys.stdout.isatty():
-        return
-    yield Finding("terminal", "yes", f"{shutil.get_terminal_size().columns} columns, {sys.stdout.encoding}")
+    if sys.stdout.isatty():
+        yield Finding("terminal", "yes", f"{shutil.get_terminal_size().columns} columns, {sys.stdout.encoding}")
 
 
 def _show(findings: list[Finding], is_verbose: bool) -> None:
-    from rich.text import Text
-
-    shown = [each for each in findings if is_verbose or each.state in ("no", "wait")]
-    table = console.table("", "", "")
-    table.columns[2].no_wrap, table.columns[2].overflow = False, "fold"
-    for each in shown:
+    visible = [each for each in findings if is_verbose or each.state in ("no", "wait")]
+    table = console.table("", "", "", folded=(2,))
+    for each in visible:
         words = Text(console.plain(each.says), style="dim" if each.state == "off" else "")
         if each.advice:
             words = Text.assemble(words, "\n", (console.plain(each.advice), "italic" if each.state != "off" else "dim"))
-        table.add_row(_mark(each.state), Text(each.name, style="bold"), words)
-    if shown:
+        mark = Text("!", style="yellow") if each.state == "wait" else console.mark(each.state)
+        table.add_row(mark, Text(each.name, style="bold"), words)
+    if visible:
         console.show(console.out(), table)
     bad = sum(each.state == "no" for each in findings)
     odd = sum(each.state == "wait" for each in findings)
     end = "no problems" if not bad + odd else f"{console.counted(bad, 'error')}, {console.counted(odd, 'warning')}"
     console.say(f"{end}." if is_verbose else f"{end} in {len(findings)} checks; --verbose shows all.")
-
-
-def _mark(state: State) -> Text:
-    from rich.text import Text
-
-    return Text("!", style="yellow") if state == "wait" else console.mark(state)

@@ -1,4 +1,4 @@
-"""`curtsy get`: fetch pages politely, similar to curl."""
+"""`curtsy get` and `curtsy download`: fetch pages and files politely, similar to curl."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import sys
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from curtsy.cli import console
-from curtsy.cli.command import Command, Duration, Header
+from curtsy.cli.command import byte_count, command, duration, header
 from curtsy.cli.context import CommandContext, Exit, exit_for, run, worst
 from curtsy.core.escape import visible
 from curtsy.system.own_file import create_own
@@ -25,36 +25,22 @@ from curtsy.system.own_file import create_own
 if TYPE_CHECKING:
     from curtsy.client import AsyncClient
     from curtsy.core.result import FetchResult
+    from curtsy.engine.download import DownloadResult
 
 CONCURRENCY = 32
 """Maximum number of URLs in flight. A result waits for its place in the output."""
 
 
-@dataclass(frozen=True)
-class _Options:
-    output: Path | None
-    is_head: bool
-    is_json: bool
-    is_verbose: bool
-    headers: dict[str, str]
-    deadline: float | None
-    client: dict[str, Any]
-    """Arguments of `AsyncClient`."""
-
-
-@click.command(
-    cls=Command,
-    examples=(
-        ("curtsy get https://example.org/", "The page, on standard output."),
-        (
-            "curtsy get -v https://example.org/",
-            "Also each step: robots.txt, the pause after it (1.5 to 5.5 s, so a first page takes a few seconds), each "
-            "attempt, redirects, the cache.",
-        ),
-        ("curtsy get -o page.html https://example.org/", "The page, in a file that appears only when complete."),
-        ("curtsy get --json -i urls.txt > fetched.jsonl", "The result of each URL of a list, as JSON lines."),
-        ("curtsy get --deadline 20s https://example.org/", "Within 20 s; fail at once if that is impossible."),
+@command(
+    ("curtsy get https://example.org/", "The page, on standard output."),
+    (
+        "curtsy get -v https://example.org/",
+        "Also each step: robots.txt, the pause after it (1.5 to 5.5 s, so a first page takes a few seconds), each "
+        "attempt, redirects, the cache.",
     ),
+    ("curtsy get -o page.html https://example.org/", "The page, in a file that appears only when complete."),
+    ("curtsy get --json -i urls.txt > fetched.jsonl", "The result of each URL of a list, as JSON lines."),
+    ("curtsy get --deadline 20s https://example.org/", "Within 20 s; fail at once if that is impossible."),
 )
 @click.argument("urls", metavar="URL...", nargs=-1)
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the page to this file.")
@@ -63,10 +49,10 @@ class _Options:
 @click.option("--json", "is_json", is_flag=True, help="Write the result of each fetch as a JSON line, not its body.")
 @click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Log each step to stderr.")
 @click.option(
-    "-H", "--header", "headers", type=Header(), multiple=True, metavar='"NAME: VALUE"', help="Send this header too."
+    "-H", "--header", "headers", type=header, multiple=True, metavar='"NAME: VALUE"', help="Send this header too."
 )
 @click.option(
-    "--deadline", type=Duration(), metavar="TIME", help="Time for each URL, including waits and retries: 20s, 5m."
+    "--deadline", type=duration, metavar="TIME", help="Time for each URL, including waits and retries: 20s, 5m."
 )
 @click.option("--cookies", is_flag=True, help="Keep cookies during this run, each for the host that set it.")
 @click.option("--no-cache", is_flag=True, help="Neither use nor store cached copies.")
@@ -75,21 +61,10 @@ class _Options:
 @click.option("-i", "--input", "source", metavar="FILE", help="Read URLs from a file, one per line; - for stdin.")
 @click.pass_obj
 def get(
-    given: CommandContext,
-    urls: tuple[str, ...],
-    output: Path | None,
-    is_head: bool,
-    is_raw: bool,
-    is_json: bool,
-    is_verbose: bool,
-    headers: tuple[tuple[str, str], ...],
-    deadline: float | None,
-    cookies: bool,
-    no_cache: bool,
-    refresh: bool,
-    offline: bool,
-    source: str | None,
-) -> Exit:
+    given: CommandContext, urls: tuple[str, ...], output: Path | None, is_head: bool, is_raw: bool, is_json: bool,
+    is_verbose: bool, headers: tuple[tuple[str, str], ...], deadline: float | None, cookies: bool, no_cache: bool,
+    refresh: bool, offline: bool, source: str | None,
+) -> Exit:  # fmt: skip
     """Fetch pages politely, similar to curl.
 
     curtsy obeys robots.txt and the host's pace and daily budget, retries temporary failures, and does not download
@@ -103,19 +78,23 @@ def get(
     joined: dict[str, str] = {}
     for name, value in headers:
         joined[name] = f"{joined[name]}, {value}" if name in joined else value
-    client: dict[str, Any] = {"cookies": cookies}
-    if no_cache:
-        client["cache"] = False
-    elif refresh or offline:
-        client["cache_mode"] = "refresh" if refresh else "offline"
+    client = {"cookies": cookies} | cache_options(no_cache, refresh, offline)
     if output is not None and len(wanted) > 1 and (output.is_file() or not output.exists()):
         raise click.UsageError(
             f"-o takes one page, and {len(wanted):,} URLs were given. Give one URL, or save all in a folder: "
             "curtsy crawl URL... --depth 0 --out DIR."
         )
-    options = _Options(output, is_head, is_json, is_verbose, joined, deadline, client)
-    with _Target(output, is_raw=is_raw) as target:
-        return run(lambda: _get(given, wanted, options, target))
+    request = {"method": "HEAD" if is_head else "GET", "headers": joined, "deadline": deadline}
+    with _Target(output, is_raw=is_raw, is_head=is_head, is_json=is_json) as target:
+        return run(lambda: _get(given, wanted, is_verbose, client, request, target))
+
+
+def cache_options(no_cache: bool, refresh: bool, offline: bool = False) -> dict[str, Any]:
+    """Return the arguments of `AsyncClient` for the options of the cache."""
+    if no_cache:
+        return {"cache": False}
+    mode = "refresh" if refresh else "offline" if offline else None
+    return {} if mode is None else {"cache_mode": mode}
 
 
 LONGEST = 65_536
@@ -153,43 +132,42 @@ def _lines(file: BinaryIO) -> Iterator[str]:
             is_whole = raw.endswith(b"\n")
 
 
-async def _get(given: CommandContext, urls: list[str], options: _Options, target: _Target) -> Exit:
+async def _get(
+    given: CommandContext, urls: list[str], is_verbose: bool, client_options: dict[str, Any], request: dict[str, Any],
+    target: _Target,
+) -> Exit:  # fmt: skip
     from curtsy.cli.trace import Progress, StepLines
 
-    policies = given.settings().policies
     codes: list[Exit] = []
     counts: Counter[str] = Counter()
-    teller = StepLines(policies) if options.is_verbose else Progress(policies)
-    with teller:
+    with (StepLines if is_verbose else Progress)(given.settings().policies) as trace:
         async with (
-            given.open_client(teller, **options.client) as client,
-            aclosing(_in_order(client, urls, options)) as results,
+            given.open_client(trace, **client_options) as client,
+            aclosing(_in_order(client, urls, request)) as done,
         ):
-            async for result in results:
-                if isinstance(teller, StepLines):
-                    teller.line(_summary(result))
-                teller.pause()
-                codes.append(_show(result, options, target))
+            async for result in done:
+                if isinstance(trace, StepLines):
+                    trace.line(_summary(result))
+                trace.pause()
+                codes.append(target.show(result))
                 counts[_kind(result)] += 1
     if len(urls) > 1:
         console.say(", ".join([console.counted(len(urls), "URL"), *(f"{counts[kind]} {kind}" for kind in KINDS)]))
-    if any(code is Exit.FINE for code in codes):
+    if Exit.FINE in codes:
         target.keep()
     return worst(codes)
 
 
-async def _in_order(client: AsyncClient, urls: list[str], options: _Options) -> AsyncGenerator[FetchResult, None]:
+async def _in_order(client: AsyncClient, urls: list[str], request: dict[str, Any]) -> AsyncGenerator[FetchResult, None]:
     """Fetch the URLs concurrently; yield the results in their order."""
     running: deque[asyncio.Task[FetchResult]] = deque()
-    method = "HEAD" if options.is_head else "GET"
+    waiting = iter(urls)
     try:
-        for url in urls:
-            fetch = client.fetch(url, method=method, headers=options.headers, deadline=options.deadline)
-            running.append(asyncio.ensure_future(fetch))
-            if len(running) >= CONCURRENCY:
-                yield await running[0]
-                running.popleft()
-        while running:
+        while True:
+            new = islice(waiting, CONCURRENCY - len(running))
+            running += [asyncio.ensure_future(client.fetch(url, **request)) for url in new]
+            if not running:
+                return
             yield await running[0]
             running.popleft()
     finally:
@@ -226,22 +204,6 @@ def _summary(result: FetchResult) -> str:
     return "; ".join(words)
 
 
-def _show(result: FetchResult, options: _Options, target: _Target) -> Exit:
-    """Write the result of one URL, report a failure, and return the exit code."""
-    if options.is_json:
-        console.write_json(
-            {"ok": result.ok, "elsewhere": [], **result.record.as_dict(), "message": result.message}, line=True
-        )
-    elif options.is_head and result.status is not None and result.headers.fields:
-        target.write(_head(result))
-    if result.ok and not options.is_head and (options.output is not None or not options.is_json):
-        target.write(_for_terminal(result) if target.is_escaped else result.body)
-    code = exit_for(result.reason, result.retry_after)
-    if code is not Exit.FINE:
-        console.say(result.message + _when(result))
-    return code
-
-
 def _when(result: FetchResult) -> str:
     """Return a sentence on when to retry; empty if unknown or already in the message."""
     from curtsy.core.messages import span
@@ -272,11 +234,13 @@ _LAYOUT = re.compile(r"[^\n\t]+")
 
 
 class _Target:
-    """Destination of bodies: standard output, or a file that appears only when complete."""
+    """Destination of results: standard output, or a file that appears only when complete."""
 
-    def __init__(self, path: Path | None, *, is_raw: bool = False) -> None:
+    def __init__(self, path: Path | None, *, is_raw: bool, is_head: bool, is_json: bool) -> None:
         self._path = path
-        self.is_escaped = path is None and not is_raw and sys.stdout.isatty()
+        self._is_head = is_head
+        self._is_json = is_json
+        self._is_escaped = path is None and not is_raw and sys.stdout.isatty()
         """True if bodies go to a terminal, so that control characters must be escaped."""
         self._aside: Path | None = None
         self._file: IO[bytes] = sys.stdout.buffer
@@ -294,8 +258,21 @@ class _Target:
             except OSError as error:
                 raise OSError(error.errno, error.strerror, str(path)) from None  # the user's path
 
-    def write(self, data: bytes) -> None:
-        """Write a body."""
+    def show(self, result: FetchResult) -> Exit:
+        """Write the result of one URL, report a failure, and return the exit code."""
+        if self._is_json:
+            record = result.record.as_dict()
+            console.write_json({"ok": result.ok, "elsewhere": [], **record, "message": result.message}, line=True)
+        elif self._is_head and result.status is not None and result.headers.fields:
+            self._write(_head(result))
+        if result.ok and not self._is_head and (self._path is not None or not self._is_json):
+            self._write(_for_terminal(result) if self._is_escaped else result.body)
+        code = exit_for(result.reason, result.retry_after)
+        if code is not Exit.FINE:
+            console.say(result.message + _when(result))
+        return code
+
+    def _write(self, data: bytes) -> None:
         self._file.write(data)
         self._file.flush()
 
@@ -314,3 +291,55 @@ class _Target:
                 self._aside.replace(self._path)
             else:
                 self._aside.unlink(missing_ok=True)
+
+
+@command(
+    ("curtsy download https://example.org/data.zip -o data.zip", "Save a file; the same command resumes it."),
+    ("curtsy download --json https://example.org/data.zip -o data.zip | jq -r .sha256", "Its checksum."),
+)
+@click.argument("url", metavar="URL")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Path of the file."
+)
+@click.option("--max-size", type=byte_count, metavar="SIZE", default="1G", help="Maximum size (1G).")
+@click.option(
+    "--deadline", type=duration, metavar="TIME", help="Time for the whole download, including waits: 20s, 5m."
+)
+@click.option("--decode", is_flag=True, help="Decode a Content-Encoding; by default the bytes are saved as received.")
+@click.option("--cookies", is_flag=True, help="Keep cookies during this run, each for the host that set it.")
+@click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Log each step to stderr.")
+@click.option("--json", "is_json", is_flag=True, help="Write the result as JSON.")
+@click.pass_obj
+def download(
+    given: CommandContext, url: str, output: Path, max_size: int, deadline: float | None, decode: bool, cookies: bool,
+    is_verbose: bool, is_json: bool,
+) -> Exit:  # fmt: skip
+    """Save a large file, and resume an earlier attempt.
+
+    It obeys the same rules as any page. It may take any time while data arrives. Until it is complete, it is FILE.part.
+    """
+    if output.is_dir():
+        raise click.UsageError(f"{output} is a directory. Give -o a file.")
+    if output.exists() and not output.is_file():
+        raise click.UsageError(f"{output} is a device, pipe or socket. Give -o a file.")
+    saving = {"max_size": max_size, "deadline": deadline, "decode": decode}
+    result = run(lambda: _download(given, url, output, is_verbose, cookies, saving))
+    if is_json:
+        names = ("ok", "url", "size", "sha256", "resumed_at", "status", "reason", "message", "retry_after")
+        console.write_json({"path": str(result.path)} | {name: getattr(result, name) for name in names})
+    if not result.ok:
+        console.say(result.message)
+    elif not is_json:
+        resumed = f", {console.size(result.resumed_at)} of it from an earlier attempt" if result.resumed_at else ""
+        console.say(f"{output}: {console.size(result.size)}{resumed}, SHA-256 {result.sha256}.")
+    return exit_for(result.reason, result.retry_after)
+
+
+async def _download(
+    given: CommandContext, url: str, output: Path, is_verbose: bool, cookies: bool, saving: dict[str, Any]
+) -> DownloadResult:
+    from curtsy.cli.trace import Progress, StepLines
+
+    with (StepLines if is_verbose else Progress)(given.settings().policies) as trace:
+        async with given.open_client(trace, cache=False, cookies=cookies) as client:
+            return await client.download(url, output, **saving)

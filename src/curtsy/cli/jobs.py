@@ -5,61 +5,46 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-import sys
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
+from rich.text import Text
 
 from curtsy.cli import console
-from curtsy.cli.command import Command, Group
+from curtsy.cli.command import JSON, command, group, job_name, known_jobs
 from curtsy.cli.context import CommandContext, Exit
+from curtsy.cli.report import headline, resuming, show_reasons
+from curtsy.core.crawl_record import CrawlRecord, crawl_key
+from curtsy.core.errors import CurtsyError, StoreError
+from curtsy.core.messages import LIMITS, span
+from curtsy.core.secrets import mask_url
+from curtsy.crawling.extract.scope import Scope
+from curtsy.crawling.jobs import ENDED, TOTALS, Job, folder_of, look, remove, shared, totals_of
+from curtsy.crawling.jobs import jobs as local_jobs
+from curtsy.crawling.outputs.skipped import read_examples
+from curtsy.crawling.progress import CrawlSummary, CrawlTotals, Ended
+from curtsy.stores import read_all
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from curtsy.core.crawl_record import CrawlRecord
     from curtsy.crawling.frontier.redis_jobs import JobSummary
-    from curtsy.crawling.jobs import Job
-    from curtsy.crawling.progress import CrawlTotals
 
-    _Text = click.ParamType[str]
-else:
-    _Text = click.ParamType
+NARROW = 70
+"""Width in columns below which the failures are omitted."""
 
+MOST_HOSTS = 10
+"""Maximum number of a job's hosts shown."""
 
-class JobName(_Text):
-    """Name of a job, or path of its folder."""
+MOST_WORKERS = 20
+"""Maximum number of a job's workers shown."""
 
-    name = "job"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Validate the name."""
-        from curtsy.core.errors import PolicyError
-        from curtsy.crawling.jobs import folder_of
-
-        try:
-            folder_of(value)
-        except PolicyError as error:
-            self.fail(str(error), param, ctx)
-        return str(value)
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Complete the names of this machine's jobs."""
-        from curtsy.crawling.jobs import FRONTIER, jobs_folder
-
-        found = jobs_folder().glob(f"*/{FRONTIER}")
-        names = sorted(path.parent.name for path in found)
-        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+STYLES = {"running": "green", "unfinished": "yellow", "done": "dim", "damaged": "red"}
 
 
-@click.group(
-    cls=Group,
-    examples=(
-        ("curtsy jobs ls", "All jobs of this machine, with their progress."),
-        ("curtsy jobs show docs", "One job in full, and how to resume it."),
-    ),
+@group(
+    ("curtsy jobs ls", "All jobs of this machine, with their progress."),
+    ("curtsy jobs show docs", "One job in full, and how to resume it."),
 )
 def jobs() -> None:
     """List, show or remove crawls that can be resumed.
@@ -74,216 +59,160 @@ def _running(given: CommandContext) -> dict[str, CrawlRecord]:
 
     Returns an empty dict if the store cannot be read.
     """
-    from curtsy.core.crawl_record import CrawlRecord, crawl_key
-    from curtsy.core.errors import CurtsyError
-    from curtsy.stores import read_all
-
     prefix = crawl_key("")
     try:
-        store = given.open_store()
-        try:
-            found = [(key, each) for key, each in read_all(store, prefix) if isinstance(each, CrawlRecord)]
-        finally:
-            store.close()
+        with closing(given.open_store()) as store:
+            found = [(key.removeprefix(prefix), each) for key, each in read_all(store, prefix)]
     except CurtsyError:
         return {}
-    return {key.removeprefix(prefix): each for key, each in found if each.state in ("running", "waiting")}
+    return {key: each for key, each in found if isinstance(each, CrawlRecord) and each.state in ("running", "waiting")}
 
 
 def _server(given: CommandContext) -> str:
     """Return the URL of a store that machines can share; empty for any other store."""
-    from curtsy.crawling.start import SHARED
+    from curtsy.crawling.start import SHARED  # imports the whole crawler, which the help does not need
 
     store = given.settings().store or ""
     return store if store.startswith(SHARED) else ""
 
 
-def _shared(given: CommandContext) -> list[JobSummary]:
-    """Return the jobs of a shared store."""
-    store = _server(given)
-    if not store:
-        return []
+def _shared(given: CommandContext) -> dict[str, JobSummary]:
+    """Return the jobs of a shared store by name; none for any other store."""
+    if not (server := _server(given)):
+        return {}
     from curtsy.crawling.frontier.redis_jobs import jobs as shared_jobs
 
-    return asyncio.run(shared_jobs(store))
+    return {each.name: each for each in asyncio.run(shared_jobs(server))}
 
 
-def _fields(job: Job, running: dict[str, CrawlRecord]) -> dict[str, Any]:
-    """Return the JSON fields of a local job."""
-    from curtsy.crawling.jobs import ENDED
-
-    found: dict[str, Any] = {
-        "name": job.name, "state": "damaged", "is_shared": False, "workers": int(job.is_running), "pages": None,
-        "queued": None, "failed": None, "skipped": None, "hosts": None, "changed_at": job.changed_at,
-        "folder": job.folder, "ended": job.notes.get(ENDED) or None,
-    }  # fmt: skip
-    if job.is_running:
-        found["state"] = "running"
-        if (record := running.get(job.name)) is not None:
-            found |= {
-                "pages": record.pages + record.cached, "queued": record.queued,
-                "failed": record.failed, "skipped": record.skipped, "changed_at": record.updated_at,
-            }  # fmt: skip
-    elif job.counts is not None:
-        left = job.counts.queued + job.counts.leased
-        found |= {"state": "unfinished" if left else "done", "queued": left, "hosts": job.counts.hosts}
-        found |= _came_of(job.totals)
-    return found
-
-
-def _came_of(totals: CrawlTotals) -> dict[str, Any]:
-    """Return the counts of a job's URLs, as in its summary."""
-    return {"pages": totals.pages, "failed": sum(totals.failed.values()), "skipped": sum(totals.skipped.values())}
-
-
-def _shared_fields(job: JobSummary) -> dict[str, Any]:
-    """Return the JSON fields of a shared job."""
-    from curtsy.core.errors import StoreError
-    from curtsy.crawling.jobs import ENDED, shared
-
-    left = job.counts.queued + job.counts.leased
-    state = "running" if job.workers else "unfinished" if left else "done"
+def _readable(found: JobSummary) -> Job:
+    """Return the state of a shared job; a damaged one must not hide the others."""
     try:
-        came = _came_of(shared(job).totals)
-    except StoreError:  # a damaged job must not hide the others
-        came = dict.fromkeys(("pages", "failed", "skipped"))
+        return shared(found)
+    except StoreError as error:
+        return Job(found.name, "", (), None, CrawlTotals(), False, found.changed_at or 0.0, trouble=str(error))
+
+
+def _fields(job: Job, running: dict[str, CrawlRecord], found: JobSummary | None = None) -> dict[str, Any]:
+    """Return the JSON fields of a job; `found` is its entry in a shared store."""
+    counts: dict[str, Any] = dict.fromkeys(("pages", "queued", "failed", "skipped", "hosts"))
+    changed_at, totals, record = job.changed_at, job.totals, running.get(job.name)
+    if job.counts is not None:
+        failed, skipped = sum(totals.failed.values()), sum(totals.skipped.values())
+        left = job.counts.queued + job.counts.leased
+        counts |= {
+            "pages": totals.pages,
+            "failed": failed,
+            "skipped": skipped,
+            "queued": left,
+            "hosts": job.counts.hosts,
+        }
+    elif job.is_running and record is not None:
+        counts |= {name: getattr(record, name) for name in ("queued", "failed", "skipped")}
+        counts["pages"], changed_at = record.pages + record.cached, record.updated_at
+    ended = "damaged" if job.counts is None else "unfinished" if counts["queued"] else "done"
     return {
-        "name": job.name, "state": state, "is_shared": True, "workers": job.workers, "queued": left, **came,
-        "hosts": job.counts.hosts, "changed_at": job.changed_at, "folder": None,
-        "ended": None if job.workers else job.notes.get(ENDED) or None,
+        "name": job.name, "state": "running" if job.is_running else ended, "is_shared": found is not None,
+        "workers": int(job.is_running) if found is None else found.workers, **counts, "changed_at": changed_at or None,
+        "folder": job.folder or None, "ended": None if job.is_running else job.notes.get(ENDED) or None,
     }  # fmt: skip
 
 
-NARROW = 70
-"""Width in columns below which the failures are omitted."""
-
-MOST_HOSTS = 10
-"""Maximum number of a job's hosts shown."""
-
-MOST_WORKERS = 20
-"""Maximum number of a job's workers shown."""
-
-STYLES = {"running": "green", "unfinished": "yellow", "done": "dim", "damaged": "red"}
-
-
-@jobs.command("ls", cls=Command, examples=(("curtsy jobs ls", "All jobs, by name."),))
-@click.option("--json", "is_json", is_flag=True, help="Write JSON.")
+@command(("curtsy jobs ls", "All jobs, by name."), of=jobs)
+@JSON
 @click.pass_obj
-def ls(given: CommandContext, is_json: bool) -> Exit:
+def ls(given: CommandContext, is_json: bool) -> None:
     """List the jobs with their progress and the time of the last change."""
-    from rich.text import Text
-
-    from curtsy.core.messages import span
-    from curtsy.crawling.jobs import jobs as local_jobs
-
     running = _running(given)
-    found = [_fields(each, running) for each in local_jobs()] + [_shared_fields(each) for each in _shared(given)]
+    found = [_fields(each, running) for each in local_jobs()]
+    found += [_fields(_readable(each), {}, each) for each in _shared(given).values()]
     if is_json:
         console.write_json(found)
-        return Exit.FINE
+        return
     if not found:
         console.say("there are no jobs. curtsy crawl URL --job NAME starts one.")
-        return Exit.FINE
+        return
     terminal = console.out()
-    failed = ["failed"] if terminal.width >= NARROW else []
-    table = console.table("job", "state", "pages", "left", *failed, "changed", right=("pages", "left", "failed"))
+    figures = ("pages", "queued", "failed") if terminal.width >= NARROW else ("pages", "queued")
+    titles = ["left" if name == "queued" else name for name in figures]
+    table = console.table("job", "state", *titles, "changed", right=titles)
     for each in found:
-        state = each["state"] + (f" by {each['workers']}" if each["is_shared"] and each["workers"] else "")
-        state += f" ({limit})" if (limit := _limit(each)) is not None else ""
-        changed = each["changed_at"]
-        table.add_row(
-            console.plain(each["name"]), Text(state, style=STYLES[each["state"]]), _number(each["pages"]),
-            _number(each["queued"]), *(_number(each[name]) for name in failed),
-            "–" if changed is None else f"{span(max(0.0, time.time() - changed))} ago",
-        )  # fmt: skip
+        state = Text(_state(each, " ({})"), style=STYLES[each["state"]])
+        numbers = ["–" if each[name] is None else f"{each[name]:,}" for name in figures]
+        table.add_row(console.plain(each["name"]), state, *numbers, _ago(each["changed_at"]) or "–")
     console.show(terminal, table)
     if any(each["state"] == "unfinished" for each in found):
         console.say("unfinished jobs can be resumed: curtsy jobs show NAME shows how.")
-    return Exit.FINE
 
 
-def _limit(fields: dict[str, Any]) -> str | None:
-    """Return the option that ended the last run of an unfinished job; else None."""
-    from curtsy.core.messages import LIMITS
-
-    return LIMITS.get(fields["ended"]) if fields["state"] == "unfinished" else None
-
-
-def _number(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
+def _state(fields: dict[str, Any], limited: str) -> str:
+    """Return the state of a job in words; `limited` formats the option that ended the last run of an unfinished one."""
+    by = f" by {fields['workers']:,}" if fields["is_shared"] and fields["workers"] else ""
+    limit = LIMITS.get(fields["ended"]) if fields["state"] == "unfinished" else None
+    return f"{fields['state']}{by}" + ("" if limit is None else limited.format(limit))
 
 
-@jobs.command(
-    "show",
-    cls=Command,
-    examples=(
-        ("curtsy jobs show docs", "Its start URLs, progress, skipped URLs with reasons, and how to resume it."),
-        ("curtsy jobs show docs --json | jq -r .resume", "Only the command line that resumes it."),
-    ),
+def _ago(second: float | None) -> str:
+    return f"{span(max(0.0, time.time() - second))} ago" if second else ""
+
+
+@command(
+    ("curtsy jobs show docs", "Its start URLs, progress, skipped URLs with reasons, and how to resume it."),
+    ("curtsy jobs show docs --json | jq -r .resume", "Only the command line that resumes it."),
+    of=jobs,
 )
-@click.argument("name", metavar="NAME", type=JobName())
-@click.option("--json", "is_json", is_flag=True, help="Write JSON.")
+@click.argument("name", metavar="NAME", type=job_name, shell_complete=known_jobs)
+@JSON
 @click.pass_obj
-def show(given: CommandContext, name: str, is_json: bool) -> Exit:
+def show(given: CommandContext, name: str, is_json: bool) -> None:
     """Show one job: its start URLs, scope, totals, skipped URLs with reasons, and how to resume it.
 
     While it runs, also its workers with their last heartbeat, and the hosts with the most pages. The counts of a shared
     job are those of all its workers.
     """
-    from curtsy.crawling.jobs import folder_of, look, shared
-
     running, server = _running(given), _server(given)
-    found = _shared_one(server, name)
-    if found is not None:
-        job, fields, crew = shared(found), _shared_fields(found), _crew(found, running)
-    else:
-        server, job = "", look(folder_of(name))
-        fields, crew = _fields(job, running), _alone(job, running)
-    told = [each for key, each in running.items() if key == job.name or key.startswith(f"{job.name}:")]
-    whole = _in_full(job, fields) | {"crew": crew, "busiest": _busiest(told) if job.is_running else []}
+    found = _shared_one(server, name) if server else None
+    job = look(folder_of(name)) if found is None else shared(found)
+    records = {key: each for key, each in running.items() if key == job.name or key.startswith(f"{job.name}:")}
+    whole = _in_full(job, _fields(job, running, found)) | {
+        "crew": _crew(job, records, found), "busiest": _busiest(records) if job.is_running else [],
+    }  # fmt: skip
     if is_json:
         console.write_json(whole)
     else:
-        _show(job, whole, server)
-    return Exit.FINE
+        _show(job, whole, "" if found is None else server)
 
 
 def _shared_one(server: str, name: str) -> JobSummary | None:
-    if not server:
-        return None
     from curtsy.crawling.frontier.redis_jobs import find
 
     return asyncio.run(find(server, name))
 
 
-def _crew(job: JobSummary, running: dict[str, CrawlRecord]) -> list[dict[str, Any]]:
-    """Return the workers of a shared job, including those that did not sign off; the latest heartbeat first."""
-    from curtsy.crawling.jobs import TOTALS, totals_of
-
+def _crew(job: Job, records: dict[str, CrawlRecord], found: JobSummary | None) -> list[dict[str, Any]]:
+    """Return the workers of a job, the latest heartbeat first; of a shared one also those that did not sign off."""
+    if found is None:
+        alone = [records[job.name]] if job.is_running and job.name in records else []
+        return [
+            {"worker": None, "process": each.process, "heard_ago": max(0.0, time.time() - each.updated_at),
+             "pages": each.pages + each.cached}
+            for each in alone
+        ]  # fmt: skip
     return [
         {
             "worker": worker,
-            "process": record.process if (record := running.get(f"{job.name}:{worker}")) is not None else None,
+            "process": None if (record := records.get(f"{job.name}:{worker}")) is None else record.process,
             "heard_ago": ago,
-            "pages": totals_of(job.notes, f"{TOTALS}:{worker}").pages,
+            "pages": totals_of(found.notes, f"{TOTALS}:{worker}").pages,
         }
-        for worker, ago in sorted(job.heard.items(), key=lambda each: each[1])
+        for worker, ago in sorted(found.heard.items(), key=lambda each: each[1])
     ]
 
 
-def _alone(job: Job, running: dict[str, CrawlRecord]) -> list[dict[str, Any]]:
-    """Return the worker of a running local job, in the same form."""
-    record = running.get(job.name) if job.is_running else None
-    if record is None:
-        return []
-    ago = max(0.0, time.time() - record.updated_at)
-    return [{"worker": None, "process": record.process, "heard_ago": ago, "pages": record.pages + record.cached}]
-
-
-def _busiest(told: list[CrawlRecord]) -> list[dict[str, Any]]:
+def _busiest(records: dict[str, CrawlRecord]) -> list[dict[str, Any]]:
     """Return the hosts of the running workers with the most pages, summed over their runs."""
     rows: dict[str, dict[str, Any]] = {}
-    for host in (host for record in told for host in record.hosts):
+    for host in (host for record in records.values() for host in record.hosts):
         row = rows.setdefault(host.host, {"host": host.host, "pages": 0, "errors": 0})
         row["pages"] += host.pages
         row["errors"] += host.errors
@@ -291,12 +220,6 @@ def _busiest(told: list[CrawlRecord]) -> list[dict[str, Any]]:
 
 
 def _in_full(job: Job, fields: dict[str, Any]) -> dict[str, Any]:
-    from curtsy.core.errors import CurtsyError
-    from curtsy.core.secrets import mask_url
-    from curtsy.crawling.extract.scope import Scope
-    from curtsy.crawling.outputs.skipped import read_examples
-    from curtsy.crawling.progress import CrawlSummary, Ended
-
     try:
         scope = Scope.from_plain(job.notes["scope"]).describe()
     except (KeyError, CurtsyError):
@@ -313,110 +236,71 @@ def _in_full(job: Job, fields: dict[str, Any]) -> dict[str, Any]:
 
 def _resume(job: Job) -> str | None:
     """Return the command line that resumes a job, with a higher limit if the limit was reached."""
-    from curtsy.cli.report import command
-
     line = job.notes.get("command")
     if not isinstance(line, str):
         return None
     limit = re.search(r"--(?:limit|max-pages)[ =](\d+)", line)
-    return command(shlex.split(line)[1:], higher=limit is not None and job.totals.pages >= int(limit[1]))
+    return resuming(shlex.split(line)[1:], higher=limit is not None and job.totals.pages >= int(limit[1]))
 
 
 def _show(job: Job, whole: dict[str, Any], server: str) -> None:
     """Print a job; `server` is the URL of its store if it is shared, else empty."""
-    from rich.text import Text
-
-    from curtsy.cli.report import show_reasons
-    from curtsy.core.messages import span
-    from curtsy.core.secrets import mask_url
-    from curtsy.crawling.outputs.skipped import read_examples
-
     terminal = console.out()
     terminal.print(Text(console.plain(job.name), style="bold"))
-    limit = _limit(whole)
-    ended = "" if limit is None else f": stopped at {limit}, can be resumed"
-    by = f" by {whole['workers']:,}" if whole["is_shared"] and whole["workers"] else ""
-    rows: list[tuple[str, str]] = [("state", whole["state"] + by + ended)]
-    rows += [("start", each) for each in whole["seeds"]]
-    if whole["scope"] is not None:
-        rows.append(("scope", whole["scope"]))
-    if job.counts is not None:
-        rows.append(("fetched", _brought(job)))
-    rows += [(title, f"{whole[name]:,}") for title, name in (("left", "queued"), ("hosts", "hosts"))
-             if whole[name] is not None]  # fmt: skip
-    if whole["changed_at"]:
-        rows.append(("changed", f"{span(max(0.0, time.time() - whole['changed_at']))} ago"))
-    rows.append(("store", mask_url(server)) if server else ("folder", whole["folder"]))
+    workers = sum(name.startswith(TOTALS) for name in job.notes)
+    fetched = headline(job.totals) + (f" by {workers:,} workers" if workers > 1 else "")
     outputs = [name for name in job.notes if name.startswith("output:") and name.count(":") > 1]
-    rows += [("output", path) for path in sorted(name.split(":", 2)[2] for name in outputs)]
-    rows += [("worker", _worker(each)) for each in whole["crew"][:MOST_WORKERS]]
-    if (more := len(whole["crew"]) - MOST_WORKERS) > 0:
-        rows.append(("", f"and {console.counted(more, 'more worker')}"))
-    console.show_rows(terminal, rows)
-    _show_hosts(terminal, whole["busiest"])
+    more = len(whole["crew"]) - MOST_WORKERS
+    rows: list[tuple[str, str | None]] = [
+        ("state", _state(whole, ": stopped at {}, can be resumed")),
+        *(("start", each) for each in whole["seeds"]),
+        ("scope", whole["scope"]),
+        ("fetched", None if job.counts is None else fetched),
+        ("left", None if whole["queued"] is None else f"{whole['queued']:,}"),
+        ("hosts", None if whole["hosts"] is None else f"{whole['hosts']:,}"),
+        ("changed", _ago(whole["changed_at"]) or None),
+        ("store", mask_url(server)) if server else ("folder", whole["folder"]),
+        *(("output", path) for path in sorted(name.split(":", 2)[2] for name in outputs)),
+        *(("worker", _worker(each)) for each in whole["crew"][:MOST_WORKERS]),
+        ("", f"and {console.counted(more, 'more worker')}" if more > 0 else None),
+    ]
+    console.show_rows(terminal, [(name, value) for name, value in rows if value is not None])
+    if whole["busiest"]:
+        terminal.print(Text("\nHosts of this run", style="bold"))
+        table = console.table("host", "pages", "errors", right=("pages", "errors"))
+        for each in whole["busiest"]:
+            table.add_row(console.plain(each["host"]), f"{each['pages']:,}", f"{each['errors']:,}")
+        console.show(terminal, table)
     show_reasons(terminal, job.totals, read_examples(job.notes.get("output:examples")))
     if whole["resume"] is not None and whole["state"] == "unfinished":
-        terminal.print()
-        terminal.print(Text("Resume", style="bold"))
+        terminal.print(Text("\nResume", style="bold"))
         terminal.print(f"  {console.plain(whole['resume'])}", soft_wrap=True)
 
 
-def _brought(job: Job) -> str:
-    """Return the totals of a job, with the number of its workers."""
-    from curtsy.cli.report import headline
-    from curtsy.crawling.jobs import TOTALS
-
-    workers = sum(name.startswith(TOTALS) for name in job.notes)
-    return headline(job.totals) + (f" by {workers:,} workers" if workers > 1 else "")
-
-
 def _worker(each: dict[str, Any]) -> str:
-    from curtsy.core.messages import span
-
     name = " as ".join(word for word in (each["process"], each["worker"]) if word is not None)
     return f"{name}: {console.counted(each['pages'], 'page')}, last heartbeat {span(each['heard_ago'])} ago"
 
 
-def _show_hosts(terminal: Console, hosts: list[dict[str, Any]]) -> None:
-    """Print the hosts with the most pages of a running job."""
-    if not hosts:
-        return
-    from rich.text import Text
-
-    terminal.print()
-    terminal.print(Text("Hosts of this run", style="bold"))
-    table = console.table("host", "pages", "errors", right=("pages", "errors"))
-    for each in hosts:
-        table.add_row(console.plain(each["host"]), f"{each['pages']:,}", f"{each['errors']:,}")
-    console.show(terminal, table)
-
-
-@jobs.command(
-    "rm",
-    cls=Command,
-    examples=(
-        ("curtsy jobs rm docs", "Delete a job: its queue and its seen URLs. Its outputs remain."),
-        ("curtsy jobs rm --yes docs news", "Several, without confirmation."),
-    ),
+@command(
+    ("curtsy jobs rm docs", "Delete a job: its queue and its seen URLs. Its outputs remain."),
+    ("curtsy jobs rm --yes docs news", "Several, without confirmation."),
+    of=jobs,
 )
-@click.argument("names", metavar="NAME...", type=JobName(), nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", type=job_name, shell_complete=known_jobs, nargs=-1, required=True)
 @click.option("--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--json", "is_json", is_flag=True, help="Write the deleted jobs as JSON.")
 @click.pass_obj
 def rm(given: CommandContext, names: tuple[str, ...], is_sure: bool, is_json: bool) -> Exit:
     """Delete jobs. Their outputs remain; their queues are lost."""
-    from curtsy.core.errors import CurtsyError
-    from curtsy.crawling.jobs import folder_of, remove
-
-    shared = {each.name for each in _shared(given)}
+    shared_names = _shared(given).keys()
     if not is_sure:
-        if not sys.stdin.isatty():
-            raise click.UsageError("this deletes the queues of jobs. Confirm with --yes.")
-        click.confirm(f"Delete {', '.join(map(console.plain, names))}, with all queued URLs?", err=True, abort=True)
+        what = f"Delete {', '.join(map(console.plain, names))}, with all queued URLs?"
+        console.confirm("this deletes the queues of jobs", what)
     removed, code = [], Exit.FINE
     for name in names:
         try:
-            if name in shared:
+            if name in shared_names:
                 from curtsy.crawling.frontier.redis_jobs import forget
 
                 asyncio.run(forget(_server(given), name))

@@ -1,48 +1,288 @@
-"""Report of a crawl as text: totals, reasons of failures, and how to resume."""
+"""Display of a crawl: a live view or lines while it runs, and a report at its end.
+
+Lines of the view do not wrap: long cells are cut, and a narrow terminal omits the least important columns.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import shlex
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Group
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from curtsy.cli import console
-from curtsy.core.errors import Reason
-from curtsy.core.messages import describe, reached, span
+from curtsy.core.errors import CurtsyError, Reason
+from curtsy.core.messages import LIMITS, describe, reached, span
 from curtsy.core.secrets import mask_url
+from curtsy.crawling.progress import Ended
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.live import Live
 
+    from curtsy.crawling.crawl import AsyncCrawl
     from curtsy.crawling.outputs.skipped import Example
-    from curtsy.crawling.progress import CrawlSummary, CrawlTotals, HostProgress
+    from curtsy.crawling.progress import CrawlSnapshot, CrawlSummary, CrawlTotals, HostProgress
+
+STATES = {
+    "fetching": ("▸", "green"),
+    "waiting": ("◔", "yellow"),
+    "resting": ("◔", "yellow"),
+    "breaker open": ("✗", "red"),
+    "budget spent": ("■", "magenta"),
+    "paused": ("‖", "magenta"),
+    "done": ("✓", "green"),
+}
+"""Mark and colour of each state of a host."""
+
+COLUMNS = {"": 1, "host": None, "state": 12, "next in": 7, "pages": 5, "queue": 6, "budget": 6, "errors": 6}
+"""Columns of the view, with their widths; that of the host takes the rest."""
+
+NARROW = 70
+"""Width in columns below which the queue and the errors of hosts are omitted."""
+
+WIDE = 100
+"""Maximum width in columns: figures far from their host are hard to read."""
+
+FRAME = 5
+"""Number of lines that are not hosts."""
+
+LINES = 10.0
+"""Seconds between two lines without a terminal."""
+
+SHARE = 20
+"""Minimum ratio of the time between snapshots to the duration of one."""
 
 MOST = 12
 """Maximum number of reasons shown of each kind: those with the most URLs."""
 
+LIMIT_OPTIONS = ("--max-pages", "--limit")
+
+
+class LineDisplay:
+    """Display by lines on standard error, one every few seconds."""
+
+    def __init__(self) -> None:
+        self._written_at = time.monotonic()
+
+    def show(self, snapshot: CrawlSnapshot) -> None:
+        """Write a line if the last one is old enough."""
+        if time.monotonic() - self._written_at >= LINES:
+            self._written_at = time.monotonic()
+            console.say(line_of(snapshot))
+
+    def say(self, message: str) -> None:
+        """Write a message."""
+        console.say(message)
+
+
+class CrawlView(LineDisplay):
+    """Live view: `show` passes snapshots, rich draws at its own rate. Messages appear above it."""
+
+    def __init__(self, label: Callable[[str], str] = str) -> None:
+        """Create the view; `label` returns the display name of a host."""
+        self._label = label
+        self._snapshot: CrawlSnapshot | None = None
+        self._shown_at = 0.0
+        self._rows: list[str] = []
+        """Hosts in the order of their first appearance, so that rows keep their places."""
+        self.live: Live | None = None
+        """Live display that draws the view."""
+
+    def show(self, snapshot: CrawlSnapshot) -> None:
+        """Set the snapshot to draw."""
+        self._snapshot, self._shown_at = snapshot, time.monotonic()
+
+    def say(self, message: str) -> None:
+        """Write a message above the view."""
+        assert self.live is not None
+        self.live.console.print(f"curtsy: {console.plain(message)}", soft_wrap=True)
+
+    def __rich_console__(self, terminal: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw the view, with current countdowns."""
+        if (snapshot := self._snapshot) is None:
+            return
+        since = 0.0 if snapshot.state in tuple(Ended) else time.monotonic() - self._shown_at
+        width, room = min(options.max_width, WIDE), max(1, terminal.height - FRAME - (snapshot.before is not None))
+        hosts = self._placed(snapshot.hosts, room)
+        parts: list[Text | Table] = [hosts_table(hosts, width, since, self._label)]
+        hidden = snapshot.hosts_seen - len(hosts)
+        if hidden > 0:
+            parts.append(Text(f"  and {console.counted(hidden, 'more host')}", style="dim"))
+        yield Group(*parts, Text(), *whole(snapshot, since, self._label))
+
+    def _placed(self, hosts: tuple[HostProgress, ...], room: int) -> list[HostProgress]:
+        """Return as many hosts as fit, unfinished ones first, in stable positions."""
+        by_name = {each.host: each for each in hosts}
+        wanted = sorted(hosts, key=lambda each: each.state == "done")[:room]  # stable sort: the busiest stay first
+        names = {each.host: None for each in wanted}
+        self._rows = list(dict.fromkeys([*(name for name in self._rows if name in names), *names]))
+        return [by_name[name] for name in self._rows]
+
+
+@contextmanager
+def open_display(is_live: bool) -> Iterator[LineDisplay]:
+    """Provide a display while the crawl runs; a live view is erased at the end."""
+    if not is_live:
+        yield LineDisplay()
+        return
+    view = CrawlView()
+    with console.live(view) as view.live, console.logging_above(view.live.console):
+        yield view
+
+
+async def watch(crawl: AsyncCrawl, display: LineDisplay, every: float) -> CrawlSummary:
+    """Run a crawl and display it; return its summary, also if an output failed."""
+    running = asyncio.ensure_future(crawl.run())
+    try:
+        while not running.done():
+            began = time.monotonic()
+            try:
+                display.show(await crawl.snapshot())
+            except CurtsyError:  # the crawl itself reports the error
+                pass
+            # A snapshot of very many hosts is slow; it may take only 1/SHARE of the time.
+            await asyncio.wait([running], timeout=max(every, SHARE * (time.monotonic() - began)))
+        display.show(await crawl.snapshot())
+    finally:
+        if not running.done():
+            crawl.stop()
+            crawl.stop()
+            await asyncio.wait([running])
+    error = running.exception()
+    if error is not None and (crawl.summary is None or not isinstance(error, CurtsyError)):
+        raise error
+    assert crawl.summary is not None
+    return crawl.summary
+
+
+def hosts_table(hosts: list[HostProgress], width: int, since: float, label: Callable[[str], str]) -> Table:
+    """Create a table with one row per host."""
+    names = [name for name in COLUMNS if width >= NARROW or name not in ("queue", "errors")]
+    table = Table(box=None, pad_edge=False, header_style="bold", width=width, collapse_padding=True)
+    for name in names:
+        is_text = name in ("", "host", "state")
+        table.add_column(
+            name, width=COLUMNS[name], ratio=1 if name == "host" else None, no_wrap=True, overflow="ellipsis",
+            justify="left" if is_text else "right",
+        )  # fmt: skip
+    for each in hosts:
+        mark, style = STATES.get(each.state, ("·", ""))
+        left = 0.0 if each.next_in is None else each.next_in - since
+        budget = min((count for count in (each.requests_left, each.pages_left) if count is not None), default=None)
+        cells: dict[str, Text | str] = {
+            "": Text(mark, style=style),
+            "host": console.plain(label(each.host)),
+            "state": Text(each.state, style=style),
+            "next in": _soon(left) if left >= 0.05 else "",
+            "pages": f"{each.pages:,}",
+            "queue": "" if each.queued is None else _few(each.queued),
+            "budget": "" if budget is None else _few(budget),
+            "errors": Text(f"{each.errors:,}", style="red") if each.errors else "",
+        }
+        table.add_row(*(cells[name] for name in names))
+    return table
+
+
+def _soon(seconds: float) -> str:
+    """Format a time briefly, with more precision for a near one."""
+    if seconds < 60:
+        return span(seconds)
+    minutes = round(seconds / 60)
+    hours = round(seconds / 3600)
+    return f"{minutes} min" if minutes < 60 else f"{hours} h" if hours < 48 else f"{round(hours / 24)} days"
+
+
+def _few(count: int) -> str:
+    """Format a number briefly."""
+    return f"{count:,}" if count < 100_000 else f"{count // 1000:,}k"
+
+
+def whole(snapshot: CrawlSnapshot, since: float = 0.0, label: Callable[[str], str] = str) -> list[Text]:
+    """Return the summary lines of a crawl: totals, and current waits."""
+    pages, *figures = _figures(snapshot, since)
+    waits = ""
+    if snapshot.state == "stopping":
+        waits = "stopping after the current requests"
+    elif snapshot.waiting_for is not None:
+        waits = f"waiting: {console.plain(snapshot.waiting_for)}{_trouble(snapshot, label)}"
+    lines = [Text.assemble((pages, "bold"), " · " + " · ".join(figures))]
+    if snapshot.before is not None:
+        lines.append(Text(_in_all(snapshot.totals), style="dim"))
+    lines.append(Text(waits, style="dim"))
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ellipsis"
+    return lines
+
+
+def _trouble(snapshot: CrawlSnapshot, label: Callable[[str], str] = str) -> str:
+    """Return the host that is delayed and due first, with the reason; empty without one."""
+    resting = [each for each in snapshot.hosts if each.why and each.state not in ("done", "fetching")]
+    if not resting:
+        return ""
+    first = min(resting, key=lambda each: each.next_in or 0.0)
+    return f" ({console.plain(label(first.host)).strip()}: {first.why})"
+
+
+def _in_all(totals: CrawlTotals) -> str:
+    """Return the totals of all runs of a job."""
+    words = [console.counted(totals.pages, "page"), *_missing(totals)]
+    return f"in all runs: {' · '.join(words)}"
+
+
+def _missing(totals: CrawlTotals, before: CrawlTotals | None = None) -> list[str]:
+    """Return the numbers of skipped and failed URLs that are not 0, without those of earlier runs."""
+    found = []
+    for name in ("skipped", "failed"):
+        count = sum(getattr(totals, name).values()) - (sum(getattr(before, name).values()) if before else 0)
+        found += [f"{count:,} {name}"] if count else []
+    return found
+
+
+def _figures(snapshot: CrawlSnapshot, since: float = 0.0) -> list[str]:
+    """Return the figures of this run, its pages first, consistent with the host rows."""
+    before = snapshot.before
+    pages = console.counted(snapshot.totals.pages - (before.pages if before else 0), "page")
+    found = [pages if before is None else f"{pages} in this run"]
+    if snapshot.rate:
+        found.append(f"{snapshot.rate:.3g}/s")
+    found += [f"{snapshot.queued:,} queued", *_missing(snapshot.totals, before)]
+    found.append(span(round(snapshot.elapsed + since)))
+    if snapshot.time_left and snapshot.state not in tuple(Ended):
+        found.append(f"about {span(max(1.0, snapshot.time_left - since))} left")
+    return found
+
+
+def line_of(snapshot: CrawlSnapshot) -> str:
+    """Return the summary as one line, for output without a terminal."""
+    words = _figures(snapshot)
+    if snapshot.before is not None:
+        words.append(_in_all(snapshot.totals))
+    if snapshot.waiting_for is not None:
+        words.append(f"{snapshot.waiting_for}{_trouble(snapshot)}")
+    return ", ".join(words)
+
 
 def headline(totals: CrawlTotals) -> str:
     """Return the totals as one line."""
-    words = console.counted(totals.pages, "page")
-    if totals.cached:
-        words += f" ({totals.cached:,} from the cache)"
-    return f"{words}, {console.size(totals.bytes)} in {span(totals.seconds)}"
+    cached = f" ({totals.cached:,} from the cache)" if totals.cached else ""
+    return f"{console.counted(totals.pages, 'page')}{cached}, {console.size(totals.bytes)} in {span(totals.seconds)}"
 
 
 def show_reasons(terminal: Console, totals: CrawlTotals, examples: Mapping[str, Example]) -> None:
     """Print each reason of missing pages, with its count, an example URL and advice."""
-    for title, counts in (
-        ("Skipped", totals.skipped),
-        ("Failed", totals.failed),
-        ("Outside the scope", totals.left_out),
-    ):
+    kinds = {"Skipped": totals.skipped, "Failed": totals.failed, "Outside the scope": totals.left_out}
+    for title, counts in kinds.items():
         if not counts:
             continue
-        terminal.print()
-        terminal.print(Text(title, style="bold"))
+        terminal.print(Text(f"\n{title}", style="bold"))
         ranked = sorted(counts.items(), key=lambda each: -each[1])
         for reason, count in ranked[:MOST]:
             _show_reason(terminal, reason, count, examples.get(reason), counts is totals.left_out)
@@ -67,8 +307,7 @@ def show_resting(terminal: Console, hosts: Sequence[HostProgress]) -> None:
     resting = [each for each in hosts if each.why and each.state != "done"]
     if not resting:
         return
-    terminal.print()
-    terminal.print(Text("Waiting", style="bold"))
+    terminal.print(Text("\nWaiting", style="bold"))
     for each in resting[:MOST]:
         when = f"; next request in {span(each.next_in)}" if each.next_in else ""
         terminal.print(Text(f"{'':8}{console.plain(each.host)}"), soft_wrap=True)
@@ -79,15 +318,10 @@ def show_resting(terminal: Console, hosts: Sequence[HostProgress]) -> None:
 
 def end_message(summary: CrawlSummary, options: Mapping[str, Any]) -> str:
     """Return how a crawl ended, with the command line's name of a limit that was reached."""
-    match summary.ended:
-        case "max_pages":
-            return reached("--max-pages", f"{options['max_pages']:,}")
-        case "max_time":
-            return reached("--max-time", span(options["max_time"]))
-        case "max_bytes":
-            return reached("--max-bytes", console.size(options["max_bytes"]))
-        case _:
-            return summary.message
+    forms = {"max_pages": "{:,}".format, "max_time": span, "max_bytes": console.size}
+    if (form := forms.get(summary.ended)) is None:
+        return summary.message
+    return reached(LIMITS[summary.ended], form(options[summary.ended]))
 
 
 def resume_hint(summary: CrawlSummary, job: str | None) -> str | None:
@@ -98,15 +332,10 @@ def resume_hint(summary: CrawlSummary, job: str | None) -> str | None:
     if job is None:
         return f"{left}, not saved. A crawl with --job NAME can be resumed."
     when = "" if summary.resume_in is None else f" in {span(summary.resume_in)}"
-    if summary.ended == "max_pages":
-        when = " with a higher limit"
-    return f"{left}, saved. Resume{when}:"
+    return f"{left}, saved. Resume{' with a higher limit' if summary.ended == 'max_pages' else when}:"
 
 
-LIMIT_OPTIONS = ("--max-pages", "--limit")
-
-
-def command(arguments: Sequence[str], *, higher: bool = False) -> str:
+def resuming(arguments: Sequence[str], *, higher: bool = False) -> str:
     """Return the command line that resumes a crawl: without --restart, and with a doubled limit if `higher`."""
     found: list[str] = []
     for each in arguments:

@@ -8,19 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.text import Text
 
 from curtsy.cli import console
-from curtsy.cli.command import Command
-from curtsy.cli.context import CommandContext, Exit, exit_for, run
+from curtsy.cli.command import command
+from curtsy.cli.context import CommandContext, Exit, exit_for, parsed_url, run
+from curtsy.cli.trace import Progress
+from curtsy.client import session_of
+from curtsy.core import messages
+from curtsy.core.message import Failure, Url
+from curtsy.core.messages import span
+from curtsy.core.robots import Robots, RuleGroup, Verdict, parse, product_token
+from curtsy.core.rules import Rules, filters
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
     from curtsy.core.fetch_state import Refusal
-    from curtsy.core.message import Failure, Url
-    from curtsy.core.robots import Robots, RuleGroup, Verdict
-    from curtsy.core.rules import Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +58,20 @@ class View:
     """Its product token, by which the file names it."""
 
     parsed: Robots
-    groups: tuple[RuleGroup, ...]
     verdicts: dict[str, Verdict]
     """Verdicts on the tested paths."""
 
+    @property
+    def groups(self) -> tuple[RuleGroup, ...]:
+        """All groups, marked if they apply to the agent."""
+        return self.parsed.groups(self.agent)
 
-@click.command(
-    cls=Command,
-    examples=(
-        ("curtsy robots https://example.org/", "The rules of a site; requested once, and stored for an hour."),
-        ("curtsy robots https://example.org/ --test /private/ --test /blog", "Which paths are allowed, by which line."),
-        ("curtsy robots robots.txt --agent Googlebot --all", "A local file, as another agent sees it, in full."),
-        ("curtsy robots - --test / < robots.txt", "From standard input."),
-    ),
+
+@command(
+    ("curtsy robots https://example.org/", "The rules of a site; requested once, and stored for an hour."),
+    ("curtsy robots https://example.org/ --test /private/ --test /blog", "Which paths are allowed, by which line."),
+    ("curtsy robots robots.txt --agent Googlebot --all", "A local file, as another agent sees it, in full."),
+    ("curtsy robots - --test / < robots.txt", "From standard input."),
 )
 @click.argument("source", metavar="URL|FILE")
 @click.option("--agent", metavar="NAME", help="Use this agent, a product token or a whole User-Agent, instead of ours.")
@@ -78,14 +81,9 @@ class View:
 @click.option("--json", "is_json", is_flag=True, help="The same as JSON, all groups included.")
 @click.pass_obj
 def robots(
-    given: CommandContext,
-    source: str,
-    agent: str | None,
-    tests: tuple[str, ...],
-    is_all: bool,
-    refresh: bool,
+    given: CommandContext, source: str, agent: str | None, tests: tuple[str, ...], is_all: bool, refresh: bool,
     is_json: bool,
-) -> Exit:
+) -> Exit:  # fmt: skip
     """Show a robots.txt as curtsy parses it.
 
     The output lists its groups and which of them apply, delays, sitemaps, signals, and warnings: misspelt fields,
@@ -93,12 +91,9 @@ def robots(
 
     The exit code is 3 if a tested path is not allowed, else 1 if the file cannot be fetched.
     """
-    from curtsy.core.robots import parse, product_token
-
     for path in tests:
         if not path.startswith("/") and "://" not in path:
             raise click.UsageError(f"--test {path!r} must begin with a slash, as every path does. Write /{path}.")
-
     is_file = source == "-" or "://" not in source
     found = _file(source) if is_file else _fetched(given, source, refresh)
     if isinstance(found, Exit):
@@ -109,7 +104,7 @@ def robots(
     for path in tests:
         partly = part.verdict(user_agent, path)
         verdicts[path] = (found.instead or parsed.verdict(user_agent, path)) if partly.allowed else partly
-    view = View(found, user_agent, product_token(user_agent), parsed, parsed.groups(user_agent), verdicts)
+    view = View(found, user_agent, product_token(user_agent), parsed, verdicts)
     if is_json:
         console.write_json(_fields(view))
     else:
@@ -132,14 +127,7 @@ def _file(source: str) -> Source:
 
 def _fetched(given: CommandContext, text: str, refresh: bool) -> Source | Exit:
     """Return the robots.txt of a site, stored or fetched."""
-    from curtsy.core import messages
-    from curtsy.core.message import InvalidUrl, parse_url
-    from curtsy.core.messages import span
-    from curtsy.core.rules import Rules, filters
-
-    url = parse_url(text)
-    if isinstance(url, InvalidUrl):
-        raise click.UsageError(f"{messages.given(url)!r} cannot be requested: {url.why}.")
+    url = parsed_url(text)
     rules = run(lambda: _request(given, url, refresh))
     if not isinstance(rules, Rules):
         return _refused(url, rules)
@@ -159,12 +147,9 @@ def _fetched(given: CommandContext, text: str, refresh: bool) -> Source | Exit:
 
 
 async def _request(given: CommandContext, url: Url, refresh: bool) -> Rules | Refusal | Failure | None:
-    from curtsy.cli.trace import Progress
-    from curtsy.client import session_of
-
     settings = given.settings()
-    with Progress(settings.policies) as teller:
-        async with given.open_client(teller, cache=False) as client:
+    with Progress(settings.policies) as trace:
+        async with given.open_client(trace, cache=False) as client:
             if refresh:
                 session_of(client).forget_rules()
             return await session_of(client).rules_of(url, settings.user_agent)
@@ -172,9 +157,6 @@ async def _request(given: CommandContext, url: Url, refresh: bool) -> Rules | Re
 
 def _refused(url: Url, answer: Refusal | Failure | None) -> Exit:
     """Report why robots.txt must not be requested; return the exit code."""
-    from curtsy.core import messages
-    from curtsy.core.message import Failure
-
     if answer is None:
         return Exit.INTERRUPTED
     if not isinstance(answer, Failure):
@@ -197,64 +179,54 @@ def _fields(view: View) -> dict[str, Any]:
         "agent": view.token,
         "crawl_delay": parsed.crawl_delay(view.agent),
         "groups": [
-            {
-                "line": group.line,
-                "agents": list(group.agents),
-                "applies": group.applies,
-                "rules": [{"line": line, "text": text} for line, text in group.rules],
-            }
+            _some(group, "line", "agents", "applies")
+            | {"rules": [{"line": line, "text": text} for line, text in group.rules]}
             for group in view.groups
         ],
         "sitemaps": list(parsed.sitemaps),
-        "signals": [
-            {"line": each.line, "field": each.field, "value": each.value} for each in parsed.content_signals(view.agent)
-        ],
-        "oddities": [{"line": each.line, "message": each.message} for each in parsed.warnings],
+        "signals": [_some(each, "line", "field", "value") for each in parsed.content_signals(view.agent)],
+        "oddities": [_some(each, "line", "message") for each in parsed.warnings],
         "tests": [
-            {"path": path, "allowed": each.allowed, "line": each.line, "rule": each.rule, "reason": each.reason}
-            for path, each in view.verdicts.items()
+            {"path": path} | _some(each, "allowed", "line", "rule", "reason") for path, each in view.verdicts.items()
         ],
     }
+
+
+def _some(source: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in names}
 
 
 def _show(view: View, is_all: bool) -> None:
-    from rich.text import Text
-
-    terminal, source, parsed = console.out(), view.source, view.parsed
-    agent = console.plain(view.token or view.agent)
-    terminal.print(Text(console.plain(source.name), style="bold"), soft_wrap=True)
+    source, parsed = view.source, view.parsed
+    agent, plain = console.plain(view.token or view.agent), console.plain
+    terminal = console.out()
+    terminal.print(Text(plain(source.name), style="bold"), soft_wrap=True)
     if source.note:
-        terminal.print(Text(console.plain(source.note), style="dim"))
+        terminal.print(Text(plain(source.note), style="dim"))
     if not view.groups:
         terminal.print(Text(f"\n{_nothing(source)}"))
     for group in view.groups:
-        title = Text.assemble(
-            ("▸ " if group.applies else "  ", "green"),
-            (f"User-agent: {console.plain(', '.join(group.agents))}", "bold" if group.applies else ""),
-            (f"  line {group.line}, {console.counted(len(group.rules), 'rule')}", "dim"),
-            (f", for {agent}" if group.applies else "", "green"),
-        )
-        rules = [(f"{line:>6}", _rule(text)) for line, text in group.rules] if group.applies or is_all else []
-        _section(terminal, title, rules)
-    signals, text = parsed.content_signals(view.agent), console.plain
-    sections: dict[str, list[tuple[str, Text]]] = {
-        f"Pace for {agent}": [("", Text(each)) for each in _pace(view)],
-        "Sitemaps": [("", Text(text(each))) for each in parsed.sitemaps],
-        "Signals": [(f"{each.line:>6}", Text(text(f"{each.field}: {each.value}"))) for each in signals],
-        "Oddities": [(f"{each.line:>6}", Text(text(each.message), "yellow")) for each in parsed.warnings],
+        rules = [(line, _rule(text)) for line, text in group.rules] if group.applies or is_all else []
+        _section(_title(group, agent), rules)
+    sections: dict[str, list[tuple[int | None, Text]]] = {
+        f"Pace for {agent}": [(None, Text(each)) for each in _pace(view)],
+        "Sitemaps": [(None, Text(plain(each))) for each in parsed.sitemaps],
+        "Signals": [
+            (each.line, Text(plain(f"{each.field}: {each.value}"))) for each in parsed.content_signals(view.agent)
+        ],
+        "Oddities": [(each.line, Text(plain(each.message), "yellow")) for each in parsed.warnings],
     }
     for name, rows in sections.items():
         if rows:
-            _section(terminal, Text(name, "bold"), rows)
+            _section(Text(name, "bold"), rows)
     if view.verdicts:
         terminal.print(Text(f"\nTested for {agent}", style="bold"))
-        table = console.table("", "", "")
-        for column in table.columns[1:]:
-            column.no_wrap, column.overflow = False, "fold"
+        table = console.table("", "", "", folded=(1, 2))
         for path, verdict in view.verdicts.items():
-            mark = console.mark("yes" if verdict.allowed else "no")
             words = verdict.reason if verdict.line is None else f'line {verdict.line}, "{verdict.rule}"'
-            table.add_row(mark, console.plain(path), Text(console.plain(words), style="dim"))
+            table.add_row(
+                console.mark("yes" if verdict.allowed else "no"), plain(path), Text(plain(words), style="dim")
+            )
         console.show(terminal, table)
 
 
@@ -264,17 +236,22 @@ def _nothing(source: Source) -> str:
     return "The file is absent or empty: everything is allowed." if not source.body else "The file has no groups."
 
 
-def _rule(text: str) -> Text:
-    from rich.text import Text
+def _title(group: RuleGroup, agent: str) -> Text:
+    return Text.assemble(
+        ("▸ " if group.applies else "  ", "green"),
+        (f"User-agent: {console.plain(', '.join(group.agents))}", "bold" if group.applies else ""),
+        (f"  line {group.line}, {console.counted(len(group.rules), 'rule')}", "dim"),
+        (f", for {agent}" if group.applies else "", "green"),
+    )
 
+
+def _rule(text: str) -> Text:
     field, colon, value = console.plain(text).partition(":")
     style = "green" if field.strip().lower() == "allow" else "red"
     return Text.assemble((field + colon, style), value)
 
 
 def _pace(view: View) -> list[str]:
-    from curtsy.core.messages import span
-
     words = []
     if (delay := view.parsed.crawl_delay(view.agent)) is not None:
         words.append(f"Crawl-delay: {span(delay)} between two requests")
@@ -285,9 +262,10 @@ def _pace(view: View) -> list[str]:
     return words
 
 
-def _section(terminal: Console, title: Text, rows: list[tuple[str, Text]]) -> None:
+def _section(title: Text, rows: list[tuple[int, Text]] | list[tuple[int | None, Text]]) -> None:
     """Print a title, and rows of line number and text."""
+    terminal = console.out()
     terminal.print()
     terminal.print(title)
     if rows:
-        console.show_rows(terminal, rows)
+        console.show_rows(terminal, [("" if line is None else f"{line:>6}", text) for line, text in rows])

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from curtsy.cli import console
-from curtsy.cli.command import Command
-from curtsy.cli.context import CommandContext, Exit
+from curtsy.cli.command import command
+from curtsy.cli.context import CommandContext
 
 if TYPE_CHECKING:
     from curtsy.observe.dashboard.app import Dashboard
@@ -22,15 +22,12 @@ PATIENCE = 2
 """Seconds that open connections have to end."""
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        ("curtsy serve", "Show the crawls and hosts of this machine at http://127.0.0.1:8765/."),
-        ("curtsy serve --store redis://10.0.0.5", "Show all machines that share a store."),
-        (
-            'CURTSY_DASHBOARD_TOKEN="$(openssl rand -hex 24)" curtsy serve --host 0.0.0.0',
-            "Permit access from other machines, with a token.",
-        ),
+@command(
+    ("curtsy serve", "Show the crawls and hosts of this machine at http://127.0.0.1:8765/."),
+    ("curtsy serve --store redis://10.0.0.5", "Show all machines that share a store."),
+    (
+        'CURTSY_DASHBOARD_TOKEN="$(openssl rand -hex 24)" curtsy serve --host 0.0.0.0',
+        "Permit access from other machines, with a token.",
     ),
 )
 @click.option(
@@ -38,14 +35,12 @@ PATIENCE = 2
 )
 @click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="Address to listen on; by default loopback.")
 @click.option(
-    "--token",
-    envvar="CURTSY_DASHBOARD_TOKEN",
-    metavar="TEXT",
+    "--token", envvar="CURTSY_DASHBOARD_TOKEN", metavar="TEXT",
     help="Require this token; needed for any address except loopback. Better: $CURTSY_DASHBOARD_TOKEN.",
-)
+)  # fmt: skip
 @click.option("--name", "names", multiple=True, metavar="HOST", help="Further host name of the dashboard; repeatable.")
 @click.pass_obj
-def serve(given: CommandContext, port: int, host: str, token: str | None, names: tuple[str, ...]) -> Exit:
+def serve(given: CommandContext, port: int, host: str, token: str | None, names: tuple[str, ...]) -> None:
     """Serve a live dashboard of hosts, crawls, budgets and breakers.
 
     It reads the store, so it shows every process of this machine, and every machine that shares the store. It sends no
@@ -67,10 +62,8 @@ def serve(given: CommandContext, port: int, host: str, token: str | None, names:
     dashboard = _dashboard(given, host, address, names, token)
     shown = f"[{host}]" if ":" in host.strip("[]") and not host.startswith("[") else host
     console.say(f"the dashboard is at http://{shown}:{address}/. Ctrl-C stops it.")
-    try:
-        return _run(dashboard, listener)
-    finally:
-        listener.close()
+    with listener:
+        _run(dashboard, listener)
 
 
 def _token_of_project() -> str | None:
@@ -115,7 +108,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _dashboard(given: CommandContext, host: str, port: int, names: tuple[str, ...], token: str | None) -> Dashboard:
-    from curtsy.cli.logs import listen
+    from curtsy.cli.console import listen
     from curtsy.observe.dashboard.app import Dashboard
     from curtsy.settings.live import LiveSettings
 
@@ -124,7 +117,7 @@ def _dashboard(given: CommandContext, host: str, port: int, names: tuple[str, ..
         raise click.UsageError(
             "memory: belongs to one process, so there is nothing to show. Name the store of your crawl."
         )
-    if given.log_level is None and settings.origin(None, "log_level") == "built-in":
+    if not given.is_level_set:
         listen("info", settings.log_format)  # actions of users are logged at info
     live = LiveSettings(**given.arguments)
     cache = None if settings.cache_mode == "off" else given.open_cache()
@@ -135,10 +128,10 @@ def _dashboard(given: CommandContext, host: str, port: int, names: tuple[str, ..
     return dashboard
 
 
-def _run(dashboard: Dashboard, listener: socket.socket) -> Exit:
+def _run(dashboard: Dashboard, listener: socket.socket) -> None:
     import uvicorn
 
-    from curtsy.observe.dashboard.connection import Connection
+    from curtsy.observe.dashboard.security import Connection
 
     class Server(uvicorn.Server):
         """Server that first ends the dashboard's endless streams on exit."""
@@ -148,22 +141,12 @@ def _run(dashboard: Dashboard, listener: socket.socket) -> Exit:
             super().handle_exit(sig, frame)
 
     config = uvicorn.Config(
-        dashboard,
-        http=Connection,
-        log_config=None,
-        log_level="error",
-        limit_concurrency=500,
-        access_log=False,
-        lifespan="off",
-        ws="none",
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=PATIENCE,
-    )
+        dashboard, http=Connection, log_config=None, log_level="error", limit_concurrency=500, access_log=False,
+        lifespan="off", ws="none", server_header=False, proxy_headers=False, timeout_graceful_shutdown=PATIENCE,
+    )  # fmt: skip
     server = Server(config)
     # uvicorn raises the signal that ended it again for the earlier handler: Ctrl-C stays an interruption.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     if hasattr(signal, "SIGHUP"):  # uvicorn does not handle it
         signal.signal(signal.SIGHUP, server.handle_exit)
     server.run(sockets=[listener])
-    return Exit.FINE

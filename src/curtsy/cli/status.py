@@ -3,48 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
+from rich.text import Text
 
 from curtsy.cli import console
-from curtsy.cli.command import Command, Domain
+from curtsy.cli.command import DOMAIN, JSON, command
 from curtsy.cli.context import CommandContext, Exit
+from curtsy.core.message import SECOND
+from curtsy.core.messages import span
+from curtsy.core.statistics import StatisticsSnapshot, summed
+from curtsy.engine.alerts import alerts_of
+from curtsy.engine.counters import read_statistics
+from curtsy.engine.host_view import HostView, view_of, views
+from curtsy.observe.policy_view import as_one, budget_origins
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
-
-    from curtsy.core.statistics import StatisticsSnapshot
-    from curtsy.engine.host_view import HostView
 
 MOST = 40
 """Number of hosts listed without --all."""
-
-
-def known(given: CommandContext, domain: str | None) -> list[HostView]:
-    """Return the hosts of the store, the last requested first."""
-    from curtsy.engine.host_view import views
-
-    store = given.open_store()
-    try:
-        return views(store, given.settings().policies, domain)
-    finally:
-        store.close()
-
-
-def counted(given: CommandContext) -> tuple[StatisticsSnapshot, int]:
-    """Return the combined counts of all processes that share the store, and their number."""
-    from curtsy.core.message import SECOND
-    from curtsy.core.statistics import summed
-    from curtsy.engine.counters import read_statistics
-
-    store = given.open_store()
-    try:
-        processes = read_statistics(store)
-        return summed(processes, store.now().epoch / SECOND), len(processes)
-    finally:
-        store.close()
 
 
 def none_known(domain: str | None) -> Exit:
@@ -56,17 +37,14 @@ def none_known(domain: str | None) -> Exit:
     return Exit.ERROR
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        ("curtsy status", "All known hosts, the last requested first."),
-        ("curtsy status example.org", "One host in full."),
-        ("curtsy status --json | jq '.[] | select(.breaker != \"closed\")'", "Hosts whose breaker is not closed."),
-        ("curtsy status --total", "Counts of all processes in the last day."),
-        ("curtsy status --store redis://10.0.0.5", "The hosts of a shared store."),
-    ),
+@command(
+    ("curtsy status", "All known hosts, the last requested first."),
+    ("curtsy status example.org", "One host in full."),
+    ("curtsy status --json | jq '.[] | select(.breaker != \"closed\")'", "Hosts whose breaker is not closed."),
+    ("curtsy status --total", "Counts of all processes in the last day."),
+    ("curtsy status --store redis://10.0.0.5", "The hosts of a shared store."),
 )
-@click.argument("domain", type=Domain(), required=False)
+@DOMAIN
 @click.option("--all", "is_all", is_flag=True, help=f"List every host, not only the last {MOST}.")
 @click.option("--total", "is_total", is_flag=True, help="Show the counts of all processes instead of hosts.")
 @click.option("--json", "is_json", is_flag=True, help="Write JSON, with all values.")
@@ -79,38 +57,28 @@ def status(given: CommandContext, domain: str | None, is_all: bool, is_total: bo
     breaker, more than a tenth of the last hour's requests blocked by breakers, more than five trips in the last hour, a
     budget nearly used.
     """
-    from curtsy.core.statistics import StatisticsSnapshot
-    from curtsy.engine.alerts import alerts_of
-
-    found = known(given, domain)
-    statistics, processes = counted(given)
+    with closing(given.open_store()) as store:
+        found = views(store, given.settings().policies, domain)
+        processes = read_statistics(store)
+        statistics = summed(processes, store.now().epoch / SECOND)
     # Totals of all processes do not describe a single host.
     alerts = alerts_of(statistics if domain is None or is_total else StatisticsSnapshot(), found)
-    if is_total:
-        if is_json:
-            console.write_json({"processes": processes, "alerts": alerts, **statistics.as_dict()})
-            return Exit.FINE
-        _show_total(statistics, processes)
-    elif is_json:
-        console.write_json([_status_fields(view) for view in found])
+    if is_json and is_total:
+        console.write_json({"processes": len(processes), "alerts": alerts, **statistics.as_dict()})
+        return Exit.FINE
+    if is_json:
+        names = {view.domain: [alert.name for alert in alerts_of(StatisticsSnapshot(), [view])] for view in found}
+        console.write_json([{**asdict(view), "alerts": names[view.domain]} for view in found])
         return Exit.FINE if found or domain is None else Exit.ERROR
+    if is_total:
+        _show_total(statistics, len(processes))
+    elif found:
+        _show_hosts(found, domain, is_all)
     else:
-        shown = _show_hosts(found, domain, is_all)
-        if shown is not Exit.FINE:
-            return shown
+        return none_known(domain)
     for alert in alerts if domain is None or found else ():
         console.say(f"alert {alert.name}: {alert.message}")
     return Exit.FINE
-
-
-def _status_fields(view: HostView) -> dict[str, object]:
-    """Return the fields of one host with its alerts."""
-    from dataclasses import asdict
-
-    from curtsy.core.statistics import StatisticsSnapshot
-    from curtsy.engine.alerts import alerts_of
-
-    return {**asdict(view), "alerts": [alert.name for alert in alerts_of(StatisticsSnapshot(), [view])]}
 
 
 def _show_total(statistics: StatisticsSnapshot, processes: int) -> None:
@@ -135,19 +103,16 @@ def _show_total(statistics: StatisticsSnapshot, processes: int) -> None:
     console.show_rows(console.out(), rows)
 
 
-def _show_hosts(found: list[HostView], domain: str | None, is_all: bool) -> Exit:
+def _show_hosts(found: list[HostView], domain: str | None, is_all: bool) -> None:
     """Print the hosts as a table, or a single host in full."""
-    if not found:
-        return none_known(domain)
     if domain is not None and len(found) == 1:
         _show_one(found[0])
-        return Exit.FINE
+        return
     shown = found if is_all else found[:MOST]
     more = {"last": lambda view: str(view.last_status or ""), "total": lambda view: f"{view.requests:,}"}
     console.show(console.out(), hosts_table(shown, more))
     if len(found) > len(shown):
         console.say(f"{len(found) - len(shown):,} more; --all lists them.")
-    return Exit.FINE
 
 
 def hosts_table(views: list[HostView], more: dict[str, Callable[[HostView], str]]) -> Table:
@@ -155,19 +120,14 @@ def hosts_table(views: list[HostView], more: dict[str, Callable[[HostView], str]
     table = console.table("host", "next", "today", "pages", "breaker", *more, right=("today", "pages", *more))
     for view in views:
         table.add_row(
-            console.plain(view.domain), next_words(view), spent(view.requests_today, view.max_requests_per_day),
-            spent(view.pages_today, view.max_pages_per_day), breaker_words(view),
+            console.plain(view.domain), _next(view), *_spent(view), breaker_words(view),
             *(cell(view) for cell in more.values()),
         )  # fmt: skip
     return table
 
 
-def next_words(view: HostView) -> Text:
+def _next(view: HostView) -> Text:
     """Return the time until the host may be requested next."""
-    from rich.text import Text
-
-    from curtsy.core.messages import span
-
     if view.paused:
         return Text("paused" if view.paused_left is None else f"paused {span(view.paused_left)}", style="magenta")
     if view.next_in is None:
@@ -175,10 +135,12 @@ def next_words(view: HostView) -> Text:
     return Text(f"in {span(view.next_in)}", style="yellow") if view.next_in >= 0.05 else Text("now", style="green")
 
 
-def spent(count: int, limit: int) -> Text:
-    """Return the used part of a limit."""
-    from rich.text import Text
+def _spent(view: HostView) -> tuple[Text, Text]:
+    """Return the used parts of a host's daily limits: of requests and of pages."""
+    return _used(view.requests_today, view.max_requests_per_day), _used(view.pages_today, view.max_pages_per_day)
 
+
+def _used(count: int, limit: int) -> Text:
     if not limit:
         return Text(f"{count:,}")
     style = "red" if count >= limit else "yellow" if count >= 0.8 * limit else ""
@@ -187,10 +149,6 @@ def spent(count: int, limit: int) -> Text:
 
 def breaker_words(view: HostView) -> Text:
     """Return the state of the breaker."""
-    from rich.text import Text
-
-    from curtsy.core.messages import span
-
     if view.breaker_left is not None:
         return Text(f"open {span(view.breaker_left)}", style="red")
     return Text("half open", style="yellow") if view.breaker == "half_open" else Text("closed", style="dim")
@@ -198,19 +156,15 @@ def breaker_words(view: HostView) -> Text:
 
 def _show_one(view: HostView) -> None:
     """Print one host, one figure per row."""
-    from rich.text import Text
-
-    from curtsy.core.messages import span
-
     terminal = console.out()
     terminal.print(Text(console.plain(view.domain), style="bold"))
     ago = "never" if view.last_asked_ago is None else f"{span(view.last_asked_ago)} ago"
     status = "" if view.last_status is None else f", status {view.last_status}"
     rows: list[tuple[str, Text | str]] = [
-        ("next page", next_words(view)),
+        ("next page", _next(view)),
         ("last request", ago + status),
-        ("requests today", spent(view.requests_today, view.max_requests_per_day)),
-        ("pages today", spent(view.pages_today, view.max_pages_per_day)),
+        ("requests today", _spent(view)[0]),
+        ("pages today", _spent(view)[1]),
         ("budget resets in", span(view.budget_resets_in)),
         ("breaker", breaker_words(view)),
         ("failures", f"{view.failures} in a row; {console.counted(view.trips, 'trip')}"),
@@ -225,15 +179,12 @@ def _show_one(view: HostView) -> None:
     console.show_rows(terminal, rows)
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        ("curtsy budget", "Today's budgets of all known hosts."),
-        ("curtsy budget example.org", "One host, and the origin of its limits."),
-    ),
+@command(
+    ("curtsy budget", "Today's budgets of all known hosts."),
+    ("curtsy budget example.org", "One host, and the origin of its limits."),
 )
-@click.argument("domain", type=Domain(), required=False)
-@click.option("--json", "is_json", is_flag=True, help="Write JSON.")
+@DOMAIN
+@JSON
 @click.pass_obj
 def budget(given: CommandContext, domain: str | None, is_json: bool) -> Exit:
     """Show the used part of each host's daily budget.
@@ -241,47 +192,29 @@ def budget(given: CommandContext, domain: str | None, is_json: bool) -> Exit:
     The defaults are 200 requests and 100 pages per host and day; 0 means unlimited. Requests of processes without a
     limit are not counted. The day ends at midnight in the policy's time zone.
     """
-    from rich.text import Text
-
-    from curtsy.core.messages import span
-    from curtsy.observe.policy_view import as_one, budget_origins
-
     settings = given.settings()
-    found = known(given, domain)
-    if domain is not None and all(view.domain != domain for view in found):
-        found = [*_not_asked(given, domain), *found]
-    origins = {view.domain: budget_origins(settings, view.domain, view.changed_limits) for view in found}
+    with closing(given.open_store()) as store:
+        found = views(store, settings.policies, domain)
+        if domain is not None and all(view.domain != domain for view in found):
+            policy = settings.policies.of(domain)  # a host without a record of its own may share one
+            found = [view_of(domain, store.read(policy.key_for(domain)), store.now(), policy), *found]
+    origins = [budget_origins(settings, view.domain, view.changed_limits) for view in found]
     if is_json:
-        console.write_json([_budget_fields(view, origins[view.domain]) for view in found])
+        names = ("domain", "requests_today", "max_requests_per_day", "pages_today", "max_pages_per_day")
+        console.write_json(
+            [
+                {name: getattr(view, name) for name in (*names, "budget_resets_in")}
+                | {"origin": origin["requests"], "pages_origin": origin["pages"]}
+                for view, origin in zip(found, origins, strict=True)
+            ]
+        )
         return Exit.FINE
     if not found:
         return none_known(domain)
     table = console.table("host", "requests", "pages", "resets in", "limits from", right=("requests", "pages"))
-    for view in found:
-        table.add_row(
-            console.plain(view.domain),
-            spent(view.requests_today, view.max_requests_per_day),
-            spent(view.pages_today, view.max_pages_per_day),
-            span(view.budget_resets_in),
-            Text(console.plain(as_one(origins[view.domain])), style="dim"),
-        )
+    for view, origin in zip(found, origins, strict=True):
+        requests, pages = _spent(view)
+        limits = Text(console.plain(as_one(origin)), style="dim")
+        table.add_row(console.plain(view.domain), requests, pages, span(view.budget_resets_in), limits)
     console.show(console.out(), table)
     return Exit.FINE
-
-
-def _not_asked(given: CommandContext, domain: str) -> list[HostView]:
-    """Return the view of a host without a record of its own."""
-    from curtsy.engine.host_view import view_of
-
-    policy, store = given.settings().policies.of(domain), given.open_store()
-    try:
-        host = store.read(policy.key_for(domain))  # a shared record has another key
-        return [view_of(domain, host, store.now(), policy)]
-    finally:
-        store.close()
-
-
-def _budget_fields(view: HostView, origins: dict[str, str]) -> dict[str, object]:
-    names = ("domain", "requests_today", "max_requests_per_day", "pages_today", "max_pages_per_day", "budget_resets_in")
-    found = {name: getattr(view, name) for name in names}
-    return found | {"origin": origins["requests"], "pages_origin": origins["pages"]}

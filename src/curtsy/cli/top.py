@@ -5,21 +5,27 @@ from __future__ import annotations
 import select
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import asdict
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
 
 from curtsy.cli import console
-from curtsy.cli.command import Command, Domain, Duration
-from curtsy.cli.context import CommandContext, Exit
+from curtsy.cli.command import DOMAIN, command, duration
+from curtsy.cli.context import CommandContext
+from curtsy.cli.status import hosts_table
+from curtsy.core.crawl_record import CrawlRecord
+from curtsy.core.messages import LIMITS, span
+from curtsy.engine.host_view import HostView, read_crawls, views
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from curtsy.core.crawl_record import CrawlRecord
-    from curtsy.engine.host_view import HostView
     from curtsy.stores import Store
 
 NARROW = 70
@@ -29,19 +35,16 @@ SILENT = 15.0
 """Seconds without an update after which a running crawl counts as silent, perhaps killed."""
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        ("curtsy top", "Crawls and hosts of this machine; q quits."),
-        ("curtsy top --store redis://10.0.0.5", "All machines that share a store."),
-        ("curtsy top --json | jq '.crawls[] | {job, pages, queued}'", "Print once, as JSON."),
-    ),
+@command(
+    ("curtsy top", "Crawls and hosts of this machine; q quits."),
+    ("curtsy top --store redis://10.0.0.5", "All machines that share a store."),
+    ("curtsy top --json | jq '.crawls[] | {job, pages, queued}'", "Print once, as JSON."),
 )
-@click.argument("domain", type=Domain(), required=False)
-@click.option("--every", type=Duration(), default=1.0, metavar="TIME", help="Refresh interval (1s).")
+@DOMAIN
+@click.option("--every", type=duration, default="1s", metavar="TIME", help="Refresh interval (1s).")
 @click.option("--json", "is_json", is_flag=True, help="Print once, as JSON.")
 @click.pass_obj
-def top(given: CommandContext, domain: str | None, every: float, is_json: bool) -> Exit:
+def top(given: CommandContext, domain: str | None, every: float, is_json: bool) -> None:
     """Show hosts and crawls live.
 
     The upper table lists running crawls, with the pages of all runs and of this run. The lower table lists known hosts,
@@ -49,46 +52,27 @@ def top(given: CommandContext, domain: str | None, every: float, is_json: bool) 
     processes that have a limit, and the breaker. It reads the store and sends no requests. Warnings appear below the
     title, and again at the end. q or Ctrl-C quits. Without a terminal it prints once.
     """
-    store = given.open_store()
-    try:
+    with closing(given.open_store()) as store, suppress(KeyboardInterrupt):  # the normal way to end it
         store.read("global")  # raises before the screen is taken
         if is_json:
             hosts, crawls = _look(given, store, domain)
-            console.write_json({"crawls": [_fields(each) for each in crawls], "hosts": hosts})
+            fields = [{**asdict(each), "hosts": [asdict(host) for host in each.hosts]} for each in crawls]
+            console.write_json({"crawls": fields, "hosts": hosts})
         elif not sys.stdout.isatty():
             console.show(console.out(), _view(*_look(given, store, domain), console.ENDLESS, console.ENDLESS))
         else:
             _watch(given, store, domain, every)
-    except KeyboardInterrupt:
-        pass  # the normal way to end it
-    finally:
-        store.close()
-    return Exit.FINE
 
 
 def _look(given: CommandContext, store: Store, domain: str | None) -> tuple[list[HostView], list[CrawlRecord]]:
-    from curtsy.engine.host_view import read_crawls, views
-
     return views(store, given.settings().policies, domain), read_crawls(store)
-
-
-def _fields(crawl: CrawlRecord) -> dict[str, Any]:
-    """Return a crawl as a dict; its JSON form is a list."""
-    from msgspec.structs import asdict
-
-    return {**asdict(crawl), "hosts": [asdict(host) for host in crawl.hosts]}
 
 
 def _watch(given: CommandContext, store: Store, domain: str | None, every: float) -> None:
     """Redraw the view until q is pressed."""
-    from rich.live import Live
-
-    from curtsy.cli.logs import holding_back
-
     terminal = console.out()
-    with holding_back() as held, _keys(), Live(
-        console=terminal, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
-    ) as live:  # fmt: skip
+    screen = Live(console=terminal, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+    with console.holding_back() as held, _keys(), screen as live:
         while True:
             hosts, crawls = _look(given, store, domain)
             live.update(_view(hosts, crawls, terminal.width, terminal.height, held.latest), refresh=True)
@@ -133,21 +117,14 @@ def _view(
     hosts: list[HostView], crawls: list[CrawlRecord], width: int, height: int, told: str = ""
 ) -> RenderableType:  # fmt: skip
     """Create the whole view; `told` is the last warning, shown below the title."""
-    from rich.console import Group
-    from rich.text import Text
-
-    running = sum(each.state in ("running", "waiting") for each in crawls)
-    open_breakers = sum(view.breaker == "open" for view in hosts)
     words = [
-        console.counted(running, "crawl") + " running",
+        console.counted(sum(_is_running(each) for each in crawls), "crawl") + " running",
         console.counted(len(hosts), "host"),
         f"{sum(view.requests_today for view in hosts):,} charged today",
-        f"{console.counted(open_breakers, 'open breaker')}",
+        console.counted(sum(view.breaker == "open" for view in hosts), "open breaker"),
     ]
-    title = Text("curtsy top", style="bold", no_wrap=True, overflow="ellipsis")
-    title.append(f"  {' · '.join(words)}", style="default not bold")
-    warning = Text(console.plain(" ".join(told.split())), style="yellow", no_wrap=True, overflow="ellipsis")
-    parts: list[Any] = [title, warning]
+    title = Text.assemble(("curtsy top", "bold"), f"  {' · '.join(words)}")
+    parts: list[RenderableType] = [_line(title), _line(Text(console.plain(" ".join(told.split())), style="yellow"))]
     room = height - 4
     if crawls:
         shown = crawls[: max(1, room // 3)]
@@ -155,7 +132,7 @@ def _view(
         room -= len(shown) + 2
         if kept := [each.job for each in shown if each.state == "stopped" and each.is_job and each.queued]:
             hint = f"Can be resumed (curtsy jobs show NAME shows how): {', '.join(map(console.plain, kept))}"
-            parts.append(Text(hint, style="dim", no_wrap=True, overflow="ellipsis"))
+            parts.append(_line(Text(hint, style="dim")))
             room -= 1
         parts.append(Text())
     if hosts:
@@ -167,46 +144,51 @@ def _view(
     return Group(*parts)
 
 
+def _line(text: Text) -> Text:
+    """Return a text that is cut instead of wrapped."""
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def _is_running(crawl: CrawlRecord) -> bool:
+    return crawl.state in ("running", "waiting")
+
+
 def _crawls(crawls: list[CrawlRecord], width: int) -> RenderableType:
-    from rich.text import Text
-
-    from curtsy.core.messages import LIMITS, span
-
-    is_narrow = width < NARROW
-    is_resumed = any(each.pages_before is not None for each in crawls)  # else all pages are of this run
-    names = [
-        "crawl", "state", "pages", *(["this run"] if is_resumed else []), "rate", "queue",
-        *([] if is_narrow else ["failed", "left", "hosts"]),
-    ]  # fmt: skip
-    table = console.table(*names, right=("pages", "this run", "rate", "queue", "failed", "left", "hosts"))
+    hidden = {"failed", "left", "hosts"} if width < NARROW else set()
+    if all(each.pages_before is None for each in crawls):  # then all pages are of this run
+        hidden.add("this run")
+    names = ("crawl", "state", "pages", "this run", "rate", "queue", "failed", "left", "hosts")
+    shown = [name for name in names if name not in hidden]
+    table = console.table(*shown, right=names[2:])
     for each in crawls:
-        silent = time.time() - each.updated_at
-        is_running = each.state in ("running", "waiting")
-        is_limited = each.state == "stopped" and each.ended in LIMITS
-        words = f"stopped at {LIMITS[each.ended]}" if is_limited else each.state
-        state = Text(words, style="green" if is_running else "dim")
-        if is_running and silent > SILENT:
-            state = Text(f"silent for {span(silent)}", style="red")
-        pages = each.pages + each.cached
-        cells: list[Text | str] = [
-            console.plain(each.job), state, f"{pages:,}",
-            *([f"{pages - (each.pages_before or 0):,}"] if is_resumed else []),
-            f"{each.rate:.3g}/s" if is_running else "", f"{each.queued:,}",
-        ]  # fmt: skip
-        if not is_narrow:
-            left = span(each.seconds_left) if is_running and each.seconds_left else ""
-            cells += [f"{each.failed:,}", left, f"{len(each.hosts):,}"]
-        table.add_row(*cells)
+        is_running, pages = _is_running(each), each.pages + each.cached
+        cells: dict[str, Text | str] = {
+            "crawl": console.plain(each.job),
+            "state": _state(each),
+            "pages": f"{pages:,}",
+            "this run": f"{pages - (each.pages_before or 0):,}",
+            "rate": f"{each.rate:.3g}/s" if is_running else "",
+            "queue": f"{each.queued:,}",
+            "failed": f"{each.failed:,}",
+            "left": span(each.seconds_left) if is_running and each.seconds_left else "",
+            "hosts": f"{len(each.hosts):,}",
+        }
+        table.add_row(*(cells[name] for name in shown))
     return table
 
 
-def _hosts(hosts: list[HostView], width: int) -> RenderableType:
-    from curtsy.cli.status import hosts_table
-    from curtsy.core.messages import span
+def _state(crawl: CrawlRecord) -> Text:
+    if not _is_running(crawl):
+        is_limited = crawl.state == "stopped" and crawl.ended in LIMITS
+        return Text(f"stopped at {LIMITS[crawl.ended]}" if is_limited else crawl.state, style="dim")
+    silent = time.time() - crawl.updated_at
+    return Text(f"silent for {span(silent)}", style="red") if silent > SILENT else Text(crawl.state, style="green")
 
+
+def _hosts(hosts: list[HostView], width: int) -> RenderableType:
     def ago(view: HostView) -> str:
         return "" if view.last_asked_ago is None else f"{span(view.last_asked_ago)} ago"
 
-    if width < NARROW:
-        return hosts_table(hosts, {})
-    return hosts_table(hosts, {"last": lambda view: str(view.last_status or ""), "requested": ago})
+    more: dict[str, Callable[[HostView], str]] = {"last": lambda view: str(view.last_status or ""), "requested": ago}
+    return hosts_table(hosts, more if width >= NARROW else {})

@@ -1,32 +1,61 @@
-"""`curtsy why`: explain whether a page may be fetched."""
+"""`curtsy why` and `curtsy crawl --dry-run`: explain what may be fetched, without requesting pages."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.text import Text
 
 from curtsy.cli import console
-from curtsy.cli.command import Command
-from curtsy.cli.context import CommandContext, Exit, exit_for, run
+from curtsy.cli.command import command
+from curtsy.cli.context import CommandContext, Exit, exit_for, parsed_url, run
+from curtsy.cli.trace import Progress
+from curtsy.client import session_of
+from curtsy.core.message import Url, parse_url
+from curtsy.core.messages import span
+from curtsy.observe.why import explain
+from curtsy.stores import open_async_store
 
 if TYPE_CHECKING:
-    from curtsy.core.message import Url
-    from curtsy.observe.why import Explanation
+    from curtsy.client import AsyncClient
+    from curtsy.crawling.extract.scope import Scope
+    from curtsy.crawling.jobs import Job
+    from curtsy.crawling.progress import CrawlPlan
+    from curtsy.observe.why import Explanation, State
     from curtsy.stores import AsyncStore
 
 NARROW = 72
 """Width in columns below which the origin of a check appears under it."""
 
+MOST_SITEMAPS = 10
+"""Maximum number of sitemaps that a dry run reads: a sample of the site in an acceptable time."""
 
-@click.command(
-    cls=Command,
-    examples=(
-        ("curtsy why https://example.org/private/", "Whether this would be fetched now, and why."),
-        ("curtsy why --ask https://example.org/", "The same, after a request for robots.txt."),
-        ("curtsy why --json https://example.org/ | jq .allowed_in", "The seconds until it would be allowed."),
-        ("curtsy why https://example.org/ && curtsy get https://example.org/", "Fetch it only if nothing refuses it."),
-    ),
+_VERDICTS: dict[str, tuple[State, str]] = {
+    "allowed": ("yes", "green"),
+    "cached": ("yes", "green"),
+    "refused": ("no", "red"),
+    "unknown": ("unknown", "magenta"),
+}
+"""State and colour of each verdict."""
+
+_SHOWN = ("policy", "address", "robots.txt", "by hand", "breaker", "budget", "store")
+"""Checks that a dry run shows for each URL."""
+
+
+@command(
+    ("curtsy why https://example.org/private/", "Whether this would be fetched now, and why."),
+    ("curtsy why --ask https://example.org/", "The same, after a request for robots.txt."),
+    ("curtsy why --json https://example.org/ | jq .allowed_in", "The seconds until it would be allowed."),
+    ("curtsy why https://example.org/ && curtsy get https://example.org/", "Fetch it only if nothing refuses it."),
 )
 @click.argument("url", metavar="URL")
 @click.option("--ask", is_flag=True, help="Request robots.txt first if it is unknown or expired.")
@@ -41,22 +70,16 @@ def why(given: CommandContext, url: str, ask: bool, is_json: bool) -> Exit:
 
     The exit code is that of get: 0, 1 (the host gave no answer lately), 3 (refused) or 75 (later).
     """
-    from curtsy.core import messages
-    from curtsy.core.message import InvalidUrl, parse_url
-
-    parsed = parse_url(url)
-    if isinstance(parsed, InvalidUrl):
-        raise click.UsageError(f"{messages.given(parsed)!r} cannot be requested: {parsed.why}.")
+    parsed = parsed_url(url)
     found = run(lambda: _explain(given, parsed, ask))
     if is_json:
         console.write_json(found.as_dict())
     else:
         _show(found)
-    return exit_of(found)
+    return _exit_of(found)
 
 
-def exit_of(found: Explanation) -> Exit:
-    """Return the exit code for a verdict."""
+def _exit_of(found: Explanation) -> Exit:
     is_trouble = any(check.name == "store" or check.facts.get("failure") for check in found.checks)
     if found.verdict == "unknown" and is_trouble:
         return Exit.ERROR
@@ -64,67 +87,174 @@ def exit_of(found: Explanation) -> Exit:
 
 
 async def _explain(given: CommandContext, url: Url, ask: bool) -> Explanation:
-    from curtsy.cli.trace import Progress
-    from curtsy.client import session_of
-    from curtsy.stores import open_async_store
-
     settings = given.settings()
     if ask:
-        with Progress(settings.policies) as teller:
-            async with given.open_client(teller, cache=False) as client:
+        with Progress(settings.policies) as trace:
+            async with given.open_client(trace, cache=False) as client:
                 await session_of(client).rules_of(url, settings.user_agent)
     store = open_async_store(settings.store, fallback=False)
     try:
-        return await explained(given, url, store)
+        return await _explained(given, url, store)
     finally:
         await store.close()
 
 
-async def explained(given: CommandContext, url: Url, store: AsyncStore) -> Explanation:
+async def _explained(given: CommandContext, url: Url, store: AsyncStore) -> Explanation:
     """Explain a URL by the records of a store and the page cache."""
-    from curtsy.observe.why import explain
-
     settings = given.settings()
     if settings.cache_mode == "off":
         return await explain(url, settings, store, None)
-    cache = given.open_cache()
-    try:
+    with closing(given.open_cache()) as cache:
         return await explain(url, settings, store, cache)
-    finally:
-        cache.close()
-
-
-_STYLES = {"allowed": "green", "cached": "green", "refused": "red", "unknown": "magenta"}
 
 
 def _show(found: Explanation) -> None:
-    from rich.panel import Panel
-    from rich.text import Text
-
     terminal = console.out()
     is_narrow = terminal.width < NARROW
     terminal.print(Text.assemble((console.plain(found.url), "bold")), soft_wrap=True)
     terminal.print(Text(f"as {console.plain(found.user_agent)}", style="dim"), overflow="fold")
     terminal.print()
-    rows = console.table("", "", "", *([] if is_narrow else [""]))
-    rows.columns[2].no_wrap, rows.columns[2].overflow = False, "fold"
+    rows = console.table(*([""] * (3 if is_narrow else 4)), folded=(2,))
     for check in found.checks:
         is_asked = check.facts.get("known") is False and check.state == "unknown" and found.verdict == "unknown"
         hint = " (--ask fetches it)" if is_asked else ""
         says = Text(console.plain(check.says) + hint, style="" if check.state != "off" else "dim")
         origin = Text(console.plain(check.origin), style="dim")
-        name = Text(check.name, style="bold")
         if is_narrow and check.origin not in ("", "built-in"):
-            rows.add_row(console.mark(check.state), name, Text.assemble(says, "\n", origin))
-        else:
-            rows.add_row(console.mark(check.state), name, says, *([] if is_narrow else [origin]))
+            says = Text.assemble(says, "\n", origin)
+        rows.add_row(console.mark(check.state), Text(check.name, style="bold"), says, *([] if is_narrow else [origin]))
     console.show(terminal, rows)
-    style = "yellow" if found.verdict == "allowed" and found.allowed_in else _STYLES[found.verdict]
+    style = "yellow" if found.verdict == "allowed" and found.allowed_in else _VERDICTS[found.verdict][1]
     message = console.plain(found.message)
-    first = message if message.startswith("http") else message[:1].upper() + message[1:]
-    words = Text(first, style="bold")
+    words = Text(message if message.startswith("http") else message[:1].upper() + message[1:], style="bold")
     terminal.print()
-    if terminal.is_terminal and terminal.width >= 30:
-        terminal.print(Panel.fit(words, border_style=style, padding=(0, 1)))
+    is_framed = terminal.is_terminal and terminal.width >= 30
+    terminal.print(Panel.fit(words, border_style=style, padding=(0, 1)) if is_framed else words)
+
+
+# --- Dry run of a crawl
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Contents of a sitemap."""
+
+    url: str
+    urls: int = 0
+    in_scope: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Number of URLs outside the scope, by reason."""
+
+    trouble: str = ""
+    """Why the sitemap could not be fetched; empty if it was."""
+
+
+@dataclass(frozen=True)
+class _DryRun:
+    """Result of a dry run."""
+
+    seeds: list[Explanation]
+    plan: CrawlPlan
+    scope: Scope
+    sitemaps: list[Listed]
+
+
+def report_dry_run(
+    given: CommandContext, seeds: Sequence[str], options: dict[str, Any], name: str | None, restart: bool, is_json: bool
+) -> Exit:
+    """Report which seeds of a crawl would be fetched, the plan, and the sitemaps; `name` is its job."""
+    from curtsy.crawling.jobs import FRONTIER, check_seeds, folder_of, look
+
+    folder = None if name is None else folder_of(name)
+    job = look(folder) if folder is not None and (folder / FRONTIER).is_file() else None
+    if job is not None and not restart:
+        check_seeds(job.name, seeds, job.notes)
+    found = run(lambda: _dry_run(given, seeds, options))
+    plan, codes = found.plan, [_exit_of(each) for each in found.seeds]
+    if job is None and all(code is Exit.REFUSED for code in codes):
+        nothing = "nothing: none of the URLs may be fetched"
+        plan = msgspec.structs.replace(plan, pages=0, seconds=0.0, allowed_today=0, message=nothing)
+    if is_json:
+        counts = None if job is None or job.counts is None else msgspec.to_builtins(job.counts)
+        console.write_json({
+            "scope": found.scope.describe(), "plan": plan, "seeds": [each.as_dict() for each in found.seeds],
+            "sitemaps": found.sitemaps,
+            "job": None if job is None else {
+                "name": job.name, "running": job.is_running, "pages": job.totals.pages, "counts": counts,
+            },
+        })  # fmt: skip
     else:
-        terminal.print(words)
+        _show_seeds(found.seeds)
+        _show_plan(found, plan.message, job)
+    return next((code for code in (Exit.FINE, Exit.LATER, Exit.ERROR) if code in codes), Exit.REFUSED)
+
+
+async def _dry_run(given: CommandContext, seeds: Sequence[str], options: dict[str, Any]) -> _DryRun:
+    from curtsy.crawling.start import acrawl
+
+    settings = given.settings()
+    urls = [url for seed in seeds if isinstance(url := parse_url(seed), Url)]
+    with Progress(settings.policies) as trace:
+        async with given.open_client(trace, cache=False) as client:
+            session = session_of(client)
+            first = {url: await _explained(given, url, session.store) for url in urls}
+            # The hosts of refused URLs are not contacted, not even for robots.txt.
+            asked = {url.origin: url for url, each in first.items() if each.verdict != "refused"}
+            await asyncio.gather(*(session.rules_of(url, settings.user_agent) for url in asked.values()))
+            async with acrawl(seeds, client=client, **options) as crawl:
+                plan, scope = await crawl.plan(), crawl.scope
+            found = [await _explained(given, url, session.store) for url in urls]
+            sitemaps = await _sitemaps(client, list(asked.values()), scope) if options.get("sitemaps") else []
+    return _DryRun(found, plan, scope, sitemaps)
+
+
+async def _sitemaps(client: AsyncClient, origins: list[Url], scope: Scope) -> list[Listed]:
+    """Read the sitemaps of some origins, and those that they link to."""
+    from curtsy.crawling.extract.sitemap import parse_sitemap
+    from curtsy.crawling.reader import SiteInfo
+
+    sites = SiteInfo(session_of(client))
+    waiting = [each for url in origins for each in sites.sitemaps(url.origin, MOST_SITEMAPS)]
+    found: dict[str, Listed] = {}
+    while waiting and len(found) < MOST_SITEMAPS:
+        if (where := waiting.pop(0)) in found:
+            continue
+        result = await client.fetch(where)
+        if not result.ok:
+            found[where] = Listed(where, trouble=result.message)
+            continue
+        sitemap = await asyncio.to_thread(parse_sitemap, result.body, result.final_url)
+        refusals = [scope.refuses(url, 0) for url in sitemap.pages]
+        left_out = Counter[str](reason for reason in refusals if reason is not None)
+        found[where] = Listed(where, len(refusals), len(refusals) - left_out.total(), dict(left_out))
+        waiting += sitemap.sitemaps
+    return list(found.values())
+
+
+def _show_seeds(seeds: list[Explanation]) -> None:
+    terminal = console.out()
+    for each in seeds:
+        is_later = each.reason is not None and each.allowed_in is not None
+        mark = console.mark("wait" if is_later else _VERDICTS[each.verdict][0])
+        terminal.print(Text.assemble(mark, " ", (console.plain(each.url), "bold")), soft_wrap=True)
+        terminal.print(Padding.indent(Text(console.plain(each.message)), 2))
+        table = console.table("", "", "", folded=(2,))
+        for check in (check for check in each.checks if check.name in _SHOWN):
+            sign = "  " + console.MARKS[check.state][0]
+            table.add_row(sign, Text(check.name, style="dim"), console.plain(check.says))
+        console.show(terminal, table)
+        terminal.print()
+
+
+def _show_plan(found: _DryRun, plan: str, job: Job | None) -> None:
+    rows = [("scope", found.scope.describe()), ("plan", plan)]
+    for sitemap in found.sitemaps:
+        says = sitemap.trouble or f"{console.counted(sitemap.urls, 'URL')}, {sitemap.in_scope:,} of them in scope"
+        rows.append(("sitemap", f"{sitemap.url}: {says}"))
+    if job is not None and (counts := job.counts) is None:
+        rows.append(("job", f"{job.name} is running"))
+    elif job is not None and counts is not None:
+        done = f"{console.counted(job.totals.pages, 'page')} in {span(job.totals.seconds)}"
+        left = f"{counts.queued:,} URLs queued, {counts.failed:,} failed, {console.counted(counts.hosts, 'host')}"
+        rows.append(("job", f"{job.name}: {done}, {left}"))
+    console.show_rows(console.out(), rows)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
 from curtsy.core.errors import PolicyError, not_imported
@@ -128,9 +129,8 @@ class Collector(PrometheusCollector):
 
     def describe(self) -> Iterable[Metric]:
         """Yield the metrics without values, so that registration does not query the source."""
-        yield from (described.family(CounterMetricFamily) for described in COUNTERS)
-        yield from (described.family(HistogramMetricFamily) for described in HISTOGRAMS)
-        yield from (described.family(GaugeMetricFamily) for described in GAUGES)
+        kinds = ((CounterMetricFamily, COUNTERS), (HistogramMetricFamily, HISTOGRAMS), (GaugeMetricFamily, GAUGES))
+        return [described.family(kind) for kind, figures in kinds for described in figures]
 
     def _count(self, statistics: StatisticsSnapshot) -> list[tuple[str, HostStatistics]]:
         """Add new counts to their labels; return the labelled hosts and `other` with their totals."""
@@ -164,12 +164,8 @@ class Collector(PrometheusCollector):
 
 def _buckets(found: Distribution) -> list[tuple[str, float]]:
     """Return cumulative counts by upper bound, as Prometheus expects them."""
-    buckets: list[tuple[str, float]] = []
-    below = 0
-    for bound, count in zip((*found.bounds, float("inf")), found.counts or (0,) * (len(found.bounds) + 1), strict=True):
-        below += count
-        buckets.append(("+Inf" if bound == float("inf") else str(bound), below))
-    return buckets
+    bounds = [*map(str, found.bounds), "+Inf"]
+    return list(zip(bounds, accumulate(found.counts or (0,) * len(bounds)), strict=True))
 
 
 class StoreSource:

@@ -29,6 +29,18 @@ OTHER = "_OTHER"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY"})
 """Methods allowed as an attribute; any other is `_OTHER` (semantic conventions, HTTP metrics)."""
 
+HISTOGRAMS = {
+    "http.client.request.duration": ("Duration of HTTP client requests.", Latencies),
+    "curtsy.wait.duration": ("Time that fetches waited in the queue.", Waits),
+}
+COUNTERS = {
+    "curtsy.requests": ("Requests sent, including redirects and retries.", "{request}"),
+    "curtsy.received": ("Bytes of bodies received over the network.", "By"),
+    "curtsy.refused": ("Fetches that curtsy refused to make.", "{fetch}"),
+    "curtsy.cached": ("Fetches served from the cache.", "{fetch}"),
+}
+"""Instruments: meaning, and bounds or unit."""
+
 _REFUSALS = frozenset(reason.value for reason in REFUSALS)
 
 
@@ -41,47 +53,33 @@ class OpenTelemetryRecorder:
 
     def __init__(self, meter: Meter | None = None) -> None:
         meter = meter or get_meter("curtsy", __version__)
-        self._duration = meter.create_histogram(
-            "http.client.request.duration",
-            unit="s",
-            description="Duration of HTTP client requests.",
-            explicit_bucket_boundaries_advisory=Latencies.bounds,
-        )
-        self._wait = meter.create_histogram(
-            "curtsy.wait.duration",
-            unit="s",
-            description="Time that fetches waited in the queue.",
-            explicit_bucket_boundaries_advisory=Waits.bounds,
-        )
-        self._requests = meter.create_counter(
-            "curtsy.requests", unit="{request}", description="Requests sent, including redirects and retries."
-        )
-        self._bytes = meter.create_counter(
-            "curtsy.received", unit="By", description="Bytes of bodies received over the network."
-        )
-        self._refused = meter.create_counter(
-            "curtsy.refused", unit="{fetch}", description="Fetches that curtsy refused to make."
-        )
-        self._cached = meter.create_counter(
-            "curtsy.cached", unit="{fetch}", description="Fetches served from the cache."
-        )
+        self._histograms = {
+            name: meter.create_histogram(
+                name, unit="s", description=meaning, explicit_bucket_boundaries_advisory=kind.bounds
+            )
+            for name, (meaning, kind) in HISTOGRAMS.items()
+        }
+        self._counters = {
+            name: meter.create_counter(name, unit=unit, description=meaning)
+            for name, (meaning, unit) in COUNTERS.items()
+        }
         self._servers: dict[str, dict[str, Any]] = {}
 
     def __call__(self, record: FetchRecord) -> None:
         """Record one fetch."""
         server = self._server(record.domain, record)
-        self._wait.record(record.waited, server)
+        self._histograms["curtsy.wait.duration"].record(record.waited, server)
         for share in record.shares():
             if share.attempts:
                 there = self._server(share.domain, record)
-                self._requests.add(share.attempts, there)
-                self._bytes.add(share.bytes, there)
+                self._counters["curtsy.requests"].add(share.attempts, there)
+                self._counters["curtsy.received"].add(share.bytes, there)
         if record.latency is not None:
-            self._duration.record(record.latency, self._request(record, server))
+            self._histograms["http.client.request.duration"].record(record.latency, _request(record, server))
         if record.reason in _REFUSALS:
-            self._refused.add(1, {**server, "curtsy.reason": record.reason})
+            self._counters["curtsy.refused"].add(1, {**server, "curtsy.reason": record.reason})
         if record.cache is not None:
-            self._cached.add(1, {**server, "curtsy.cache": record.cache})
+            self._counters["curtsy.cached"].add(1, {**server, "curtsy.cache": record.cache})
 
     def _server(self, domain: str, record: FetchRecord) -> dict[str, Any]:
         """Return the attributes of a host that a fetch ended at or was redirected by."""
@@ -94,15 +92,17 @@ class OpenTelemetryRecorder:
         self._servers[domain] = found
         return found
 
-    def _request(self, record: FetchRecord, server: dict[str, Any]) -> dict[str, Any]:
-        attributes = {**server, "http.request.method": record.method if record.method in METHODS else OTHER}
-        if record.status is not None:
-            attributes["http.response.status_code"] = record.status
-        if record.status is not None and record.status >= 400:
-            attributes["error.type"] = str(record.status)
-        elif record.reason is not None:
-            attributes["error.type"] = record.reason
-        return attributes
+
+def _request(record: FetchRecord, server: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a fetch's last request."""
+    attributes = {**server, "http.request.method": record.method if record.method in METHODS else OTHER}
+    if record.status is not None:
+        attributes["http.response.status_code"] = record.status
+    if record.status is not None and record.status >= 400:
+        attributes["error.type"] = str(record.status)
+    elif record.reason is not None:
+        attributes["error.type"] = record.reason
+    return attributes
 
 
 def _address(domain: str, record: FetchRecord) -> dict[str, Any]:

@@ -95,9 +95,10 @@ async def assess(
 ) -> Explanation:
     """Return the explanation for known records. `trouble` is the error of a store that cannot be read."""
     mode = settings.cache_mode
-    dry = await dry_run(
-        url, settings.policies, records, None if mode == "off" else cache, "normal" if mode == "off" else mode
-    )
+    if mode == "off":
+        dry = await dry_run(url, settings.policies, records, None, "normal")
+    else:
+        dry = await dry_run(url, settings.policies, records, cache, mode)
     case = _case(url, settings, records, dry)
     verdict, reason, message, allowed_in = _conclude(case, trouble)
     return Explanation(
@@ -182,14 +183,12 @@ def _conclude(case: _Case, trouble: str | None) -> _Conclusion:
     least, most = _gap(case)
     between = span(least) if most - least < 0.05 else f"{least:g} to {most:g} s"
     later = f"the page {between} later" if most else "the page right after it"
-    if rules is None:
-        text = f"Unknown: robots.txt would be requested {when}, and {later}, if it is allowed."
-        return "unknown", None, text, None
-    if not case.judge(rules).allowed:
-        text = f"Unknown: robots.txt would be requested again {when}, and {later}, if it is then allowed."
-        return "unknown", None, text, None
-    text = f"It may be fetched: robots.txt would be requested again {when}, and {later}."
-    return "allowed", None, text, seconds + least
+    if rules is not None and case.judge(rules).allowed:
+        text = f"It may be fetched: robots.txt would be requested again {when}, and {later}."
+        return "allowed", None, text, seconds + least
+    again, then = ("", "") if rules is None else (" again", " then")
+    text = f"Unknown: robots.txt would be requested{again} {when}, and {later}, if it is{then} allowed."
+    return "unknown", None, text, None
 
 
 def _cause(case: _Case) -> str:
@@ -264,20 +263,21 @@ def _cache(case: _Case) -> Check:
     found = next(((effect.request, answer) for effect, answer in case.dry.effects if isinstance(effect, Recall)), None)
     entry: Entry | None = None if found is None or found[1] is None else found[1][0]
     age = None if entry is None else max(0.0, case.second - entry.fetched_at)
-    facts = {"mode": mode, "kept_ago": age}
+    state: State = "off"
+    origin = ""
     if mode == "off":
-        return Check("cache", "off", "pages are not cached", where(case.settings, None, "cache_mode"), facts=facts)
-    if found is None or age is None:
+        says, origin = "pages are not cached", where(case.settings, None, "cache_mode")
+    elif found is None or age is None:
         says = "no cached copy" if found is not None else "not looked up"  # the settings refuse the URL
-        return Check("cache", "off", says, "", facts=facts)
-    match freshness(entry, found[0], case.second, mode):
-        case Fresh():
-            return Check("cache", "yes", f"a copy from {span(age)} ago is fresh: no request is needed", facts=facts)
-        case Stale(validators=validators):
-            use = "to be revalidated" if validators else "to be fetched again"
-            return Check("cache", "off", f"a copy from {span(age)} ago, {use}", facts=facts)
-        case Absent():
-            return Check("cache", "off", f"a copy from {span(age)} ago cannot be used here", facts=facts)
+    else:
+        match freshness(entry, found[0], case.second, mode):
+            case Fresh():
+                state, says = "yes", f"a copy from {span(age)} ago is fresh: no request is needed"
+            case Stale(validators=validators):
+                says = f"a copy from {span(age)} ago, to be {'revalidated' if validators else 'fetched again'}"
+            case Absent():
+                says = f"a copy from {span(age)} ago cannot be used here"
+    return Check("cache", state, says, origin, facts={"mode": mode, "kept_ago": age})
 
 
 def _robots(case: _Case) -> Check:
@@ -329,11 +329,10 @@ def _by_hand(view: HostView) -> list[Check]:
         says = f"paused {left} (curtsy resume {view.domain})"
         found.append(Check("by hand", "no", says, "curtsy pause", view.paused_left))
     if view.changed_limits:
-        limits = ", ".join(
-            f"{name} = {value:g}" if value is not None else f"{name} = none"
-            for name, value in view.changed_limits.items()
-        )
-        found.append(Check("by hand", "yes", f"limits changed: {limits}"))
+        limits = [
+            f"{name} = {'none' if value is None else f'{value:g}'}" for name, value in view.changed_limits.items()
+        ]
+        found.append(Check("by hand", "yes", f"limits changed: {', '.join(limits)}"))
     return found
 
 

@@ -9,7 +9,8 @@ each write
     {"ts":"2026-11-15T08:00:00.000Z","level":"info","component":"crawler","msg":"Page fetched","url":…,"status":200}
 
 The library itself logs to the standard logger `curtsy` (`library_logger`) and prints nothing by default. The command
-line writes those records as the same lines (`install_json_logging`), or on a terminal as readable ones (`cli/logs.py`).
+line writes those records as the same lines (`install_json_logging`), or on a terminal as readable text
+(`cli/console.py`).
 """
 
 from __future__ import annotations

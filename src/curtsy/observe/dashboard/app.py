@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib import resources
 from importlib.util import find_spec
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from curtsy import __version__
 from curtsy.cache.keys import PageCache
@@ -25,20 +26,10 @@ from curtsy.core.message import InvalidUrl, Now, parse_domain, parse_url
 from curtsy.core.policy import Policy
 from curtsy.core.secrets import mask_url
 from curtsy.engine.gate_steps import amended, amended_if_known
+from curtsy.observe.dashboard import views
 from curtsy.observe.dashboard.board import Board
-from curtsy.observe.dashboard.security import Guard, guarded_names, too_many
+from curtsy.observe.dashboard.security import Guard, guarded_names, refused, too_many
 from curtsy.observe.dashboard.stream import Watch
-from curtsy.observe.dashboard.views import (
-    InvalidQuery,
-    Query,
-    crawls_of,
-    fetches_of,
-    figures_of,
-    host_of,
-    page_of,
-    policy_of,
-    robots_of,
-)
 from curtsy.observe.why import explain
 from curtsy.settings import Settings
 from curtsy.stores import Step, Store
@@ -72,21 +63,14 @@ class Dashboard:
     """
 
     def __init__(
-        self,
-        store: Store,
-        settings: Callable[[], Settings],
-        *,
-        cache: PageCache | None = None,
-        host: str = "127.0.0.1",
-        port: int = 8765,
-        names: Iterable[str] = (),
-        token: str | None = None,
-    ) -> None:
+        self, store: Store, settings: Callable[[], Settings], *, cache: PageCache | None = None,
+        host: str = "127.0.0.1", port: int = 8765, names: Iterable[str] = (), token: str | None = None,
+    ) -> None:  # fmt: skip
         self._store = store
         self._settings = settings
         self._cache = cache
         self.watch = Watch(Board(store, settings))
-        self._collected: Collector | None = None
+        self._collector: Collector | None = None
         self._collecting = asyncio.Lock()
         app = Starlette(
             routes=[
@@ -102,17 +86,12 @@ class Dashboard:
                 Route("/api/stream", self._stream),
                 Route("/api/actions", self._act, methods=["POST"]),
             ],
-            exception_handlers={CurtsyError: _failed, InvalidQuery: _invalid},
+            exception_handlers={CurtsyError: _failed, views.InvalidQuery: _failed},
         )
         ours, literals = guarded_names(host, names)
         self.guard = Guard(app, names=ours, literals=literals, port=port, token=token)
 
-    async def __call__(
-        self,
-        scope: dict[str, Any],
-        receive: Callable[[], Awaitable[Any]],
-        send: Callable[[Any], Awaitable[None]],
-    ) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
         await self.guard(scope, receive, send)
 
@@ -131,48 +110,38 @@ class Dashboard:
     async def _file(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in FILES:
-            return JSONResponse({"error": "not_found", "message": "There is no such file."}, 404)
+            return refused(404, "not_found", "There is no such file.")
         return _static(name, FILES[name], request)
 
     async def _metrics(self, request: Request) -> Response:
-        if find_spec("prometheus_client") is None:
+        await asyncio.to_thread(self.count)
+        if (collector := self._collector) is None:
             message = 'Metrics need the library prometheus-client. Install it: pip install "curtsy[metrics]".'
-            return JSONResponse({"error": "not_installed", "message": message}, 501)
+            return refused(501, "not_installed", message)
         from curtsy.observe.metrics import CONTENT_TYPE, metrics_text
 
         await self.watch.refresh()
         async with self._collecting:  # concurrent collections could make counters decrease
-            text = await asyncio.to_thread(lambda: metrics_text(self._collector()))
+            text = await asyncio.to_thread(metrics_text, collector)
         return Response(text, headers={"content-type": CONTENT_TYPE})
-
-    def _collector(self) -> Collector:
-        """Return the collector of `/metrics`, created on the first call; it counts from then on."""
-        if self._collected is None:
-            from curtsy.observe.metrics import Collector, StoreSource
-
-            self._collected = Collector(StoreSource(self._store), lambda: self.watch.board.rows.values())
-        return self._collected
 
     def count(self) -> None:
         """Start to count for `/metrics` if prometheus_client is installed. Raises StoreError.
 
         Earlier events are not counted.
         """
-        if find_spec("prometheus_client") is not None:
-            self._collector()
+        if self._collector is None and find_spec("prometheus_client") is not None:
+            from curtsy.observe.metrics import Collector, StoreSource
+
+            self._collector = Collector(StoreSource(self._store), lambda: self.watch.board.views)
 
     async def _session(self, request: Request) -> Response:
         settings = self._settings()
-        return _json(
-            {
-                "version": __version__,
-                "csrf": self.guard.csrf,
-                "store": mask_url(self._store.identity),
-                "user_agent": settings.user_agent,
-                "preset": settings.preset,
-                "metrics": find_spec("prometheus_client") is not None,
-            }
-        )
+        return _json({
+            "version": __version__, "csrf": self.guard.csrf, "store": mask_url(self._store.identity),
+            "user_agent": settings.user_agent, "preset": settings.preset,
+            "metrics": find_spec("prometheus_client") is not None,
+        })  # fmt: skip
 
     async def _login(self, request: Request) -> Response:
         class Login(msgspec.Struct):
@@ -181,75 +150,64 @@ class Dashboard:
         try:
             given = msgspec.json.decode(await _body(request), type=Login)
         except (msgspec.MsgspecError, ValueError):
-            return JSONResponse({"error": "invalid", "message": 'Send {"token": "…"} as JSON.'}, 400)
+            return refused(400, "invalid", 'Send {"token": "…"} as JSON.')
         if after := self.guard.logins.may_guess(_client(request)):
             return too_many(after)
         if not self.guard.accepts(given.token, _client(request)):
-            return JSONResponse({"error": "token", "message": "Wrong token."}, 401)
+            return refused(401, "token", "Wrong token.")
         return self.guard.admit(_json({"ok": True}))
 
     async def _overview(self, request: Request) -> Response:
         await self.watch.refresh()
         board = self.watch.board
-        return _json(
-            {
-                "at": board.at,
-                "trouble": board.trouble,
-                "figures": figures_of(board),
-                "alerts": board.alerts,
-                "crawls": crawls_of(board),
-                "samples": list(board.samples),
-            }
-        )
+        return _json({"at": board.at, **views.overview_of(board), "samples": list(board.samples)})
 
     async def _hosts(self, request: Request) -> Response:
-        query = Query.of(request.query_params)
+        query = views.Query.of(request.query_params)
         await self.watch.refresh()
         board = self.watch.board
-        page = page_of(board, query)
+        page = views.page_of(board, query)
         found = {"at": board.at, "total": len(board.rows), "matching": page.matching, "offset": page.offset}
-        return _json(found | {"hosts": page.rows})
+        return _json(found | {"hosts": [row.fields() for row in page.rows]})
 
     async def _host(self, request: Request) -> Response:
         domain = parse_domain(request.query_params.get("domain", ""))
         await self.watch.refresh()
-        settings, told = self._settings(), fetches_of(self.watch.board, domain)
+        settings, told = self._settings(), views.fetches_of(self.watch.board, domain)
         urls = tuple(dict.fromkeys(fetch["url"] for fetch in told["fetches"]))
 
         def read() -> dict[str, Any]:
-            found = host_of(self._store, settings, domain)
-            return found | told | {"robots": robots_of(self._store, settings, domain, urls)}
+            found = views.host_of(self._store, settings, domain)
+            return found | told | {"robots": views.robots_of(self._store, settings, domain, urls)}
 
-        return _json(await asyncio.to_thread(read) | {"policy": policy_of(settings, domain)})
+        return _json(await asyncio.to_thread(read) | {"policy": views.policy_of(settings, domain)})
 
     async def _why(self, request: Request) -> Response:
         text = request.query_params.get("url", "").strip()
         url = parse_url(text if "://" in text or not text else f"https://{text}")
         if isinstance(url, InvalidUrl):
-            return JSONResponse({"error": "invalid_url", "message": f"This cannot be requested: {url.why}."}, 422)
+            return refused(422, "invalid_url", f"This cannot be requested: {url.why}.")
         found = await explain(url, self._settings(), for_tasks(self._store), self._cache)
         return _json(found.as_dict())
 
     async def _stream(self, request: Request) -> Response:
         if self.watch.is_full:
-            return JSONResponse({"error": "full", "message": "Too many pages are open. Close some."}, 503)
-        events: AsyncIterator[bytes]
-        if domain := request.query_params.get("host"):
-            events = self.watch.host(parse_domain(domain))
-        else:
-            events = self.watch.overview(Query.of(request.query_params))
+            return refused(503, "full", "Too many pages are open. Close some.")
+        domain = request.query_params.get("host")
+        watch = self.watch
+        events = watch.host(parse_domain(domain)) if domain else watch.overview(views.Query.of(request.query_params))
         return StreamingResponse(events, media_type="text/event-stream")
 
     async def _act(self, request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            return JSONResponse({"error": "invalid", "message": "Send the action as application/json."}, 415)
+            return refused(415, "invalid", "Send the action as application/json.")
         try:
             action = msgspec.json.decode(await _body(request), type=Action)
         except (msgspec.MsgspecError, ValueError) as error:
-            return JSONResponse({"error": "invalid", "message": f"Invalid action: {error}."}, 400)
+            return refused(400, "invalid", f"Invalid action: {error}.")
         domain = await asyncio.to_thread(act, action, self._settings(), self._store, _client(request))
         await self.watch.hurry()
-        return _json(await asyncio.to_thread(host_of, self._store, self._settings(), domain))
+        return _json(await asyncio.to_thread(views.host_of, self._store, self._settings(), domain))
 
 
 def _client(request: Request) -> str:
@@ -271,19 +229,20 @@ def _json(value: Any) -> Response:
     return Response(_encode(value), media_type="application/json")
 
 
+ERRORS = {
+    views.InvalidQuery: (400, "invalid"),
+    InvalidDomain: (422, "invalid"),
+    PolicyError: (422, "invalid"),
+    StoreError: (503, "store"),
+    CurtsyError: (500, "error"),
+}
+"""Status and name of the response to each error, the most specific first."""
+
+
 async def _failed(request: Request, error: Exception) -> Response:
-    """Convert curtsy's own errors to JSON responses."""
-    status, name = 500, "error"
-    if isinstance(error, InvalidDomain | PolicyError):
-        status, name = 422, "invalid"
-    elif isinstance(error, StoreError):
-        status, name = 503, "store"
-    return JSONResponse({"error": name, "message": str(error)}, status)
-
-
-async def _invalid(request: Request, error: Exception) -> Response:
-    """Convert an invalid query to a response."""
-    return JSONResponse({"error": "invalid", "message": str(error)}, 400)
+    """Convert an error to a JSON response."""
+    status, name = next(found for kind, found in ERRORS.items() if isinstance(error, kind))
+    return refused(status, name, str(error))
 
 
 @lru_cache(maxsize=8)

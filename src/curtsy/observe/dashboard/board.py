@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -20,7 +20,7 @@ from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.statistics import ProcessStatistics, StatisticsSnapshot, summed
-from curtsy.engine.alerts import Alert, alerts_of, budget_used
+from curtsy.engine.alerts import Alert, alerts_of
 from curtsy.engine.counters import read_statistics
 from curtsy.engine.host_view import HostView, read_crawls, view_of
 from curtsy.settings import Settings
@@ -44,41 +44,29 @@ A large store is therefore read less often, and the dashboard uses at most 3 % o
 """
 
 
-class Row(msgspec.Struct, frozen=True, gc=False):
-    """One host in the table."""
+SHOWN = (
+    "domain", "waiting_for", "breaker", "requests_today", "max_requests_per_day", "pages_today", "max_pages_per_day",
+    "requests", "pages", "in_flight", "failures", "trips", "last_status", "latency",
+)  # fmt: skip
+"""Fields of a host's view in the table."""
 
-    domain: str
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """One host in the table: its view, with instants instead of durations."""
+
+    view: HostView
     state: State
     until: float | None
     """Epoch second of the state's expected end; None if it is permanent or unknown."""
 
-    waiting_for: str | None
-    breaker: str
-    """`closed`, `open` or `half_open`."""
-
-    requests_today: int
-    max_requests_per_day: int
-    pages_today: int
-    max_pages_per_day: int
-    requests: int
-    """All requests so far."""
-
-    pages: int
-    in_flight: int
-    failures: int
-    trips: int
-    last_status: int | None
     last_asked: float | None
-    """Epoch second."""
+    """Epoch second of the last request."""
 
-    latency: float | None
-    changed: bool
-    """True if a user changed its limits."""
-
-    @property
-    def spent(self) -> float:
-        """Used share of the daily budget: of requests or pages, the larger."""
-        return budget_used(self)
+    def fields(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
+        found = {name: getattr(self.view, name) for name in SHOWN}
+        found |= {"state": self.state, "until": self.until, "last_asked": self.last_asked}
+        return found | {"changed": bool(self.view.changed_limits)}
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -94,17 +82,6 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cached: int
     bytes: int
     in_flight: int
-
-
-class Sums(msgspec.Struct, frozen=True):
-    """Totals over all hosts."""
-
-    states: Counter[str] = msgspec.field(default_factory=Counter)
-    """Number of hosts by state."""
-
-    requests_today: int = 0
-    pages_today: int = 0
-    trips: int = 0
 
 
 class _Known(msgspec.Struct, gc=False):
@@ -123,8 +100,8 @@ class Board:
         self.store = store
         self.settings = settings
         self.rows: dict[str, Row] = {}
-        """Rows by domain. Never mutated, only replaced."""
-        self.sums = Sums()
+        """Rows by domain, in their order. Never mutated, only replaced."""
+        self.totals = _totals([])
         self.samples: deque[Sample] = deque(maxlen=SAMPLES)
         self.alerts: tuple[Alert, ...] = ()
         self.crawls: list[CrawlRecord] = []
@@ -169,32 +146,31 @@ class Board:
         policies = self.settings().policies
         found = read_all(self.store, "host:")
         now = self.store.now()
-        known: dict[str, _Known] = {}
-        for key, host in found:
-            if isinstance(host, Host):
-                domain = key[5:]
-                known[domain] = _renewed(self._known.get(domain), domain, host, now, policies)
-        self._known, self.at = known, now.epoch / SECOND
-        self.rows = {domain: each.row for domain, each in known.items()}
-        rows = self.rows.values()
-        self.sums = Sums(
-            Counter([row.state for row in rows]),
-            sum([row.requests_today for row in rows]),
-            sum([row.pages_today for row in rows]),
-            sum([row.trips for row in rows]),
-        )
-        self.alerts = alerts_of(self.statistics, rows)
+        hosts = {key.removeprefix("host:"): host for key, host in found if isinstance(host, Host)}
+        self._known = {
+            domain: _renewed(self._known.get(domain), domain, hosts[domain], now, policies) for domain in sorted(hosts)
+        }
+        self.rows = {domain: each.row for domain, each in self._known.items()}
+        self.totals = _totals([*self.rows.values()])
+        self.at = now.epoch / SECOND
+        views, counts = self.views, self.statistics
+        self.alerts = alerts_of(counts, views)
         self.samples.append(
             Sample(
                 self.at,
-                sum([row.requests for row in rows]),
-                sum([row.pages for row in rows]),
-                sum(self.statistics.refused.values()),
-                self.statistics.cache_hits + self.statistics.revalidated,
-                self.statistics.bytes,
-                sum([row.in_flight for row in rows]),
+                sum([view.requests for view in views]),
+                sum([view.pages for view in views]),
+                sum(counts.refused.values()),
+                counts.cache_hits + counts.revalidated,
+                counts.bytes,
+                sum([view.in_flight for view in views]),
             )
         )
+
+    @property
+    def views(self) -> list[HostView]:
+        """Views of all hosts."""
+        return [row.view for row in self.rows.values()]
 
     def _look_at(self, shown: Iterable[str]) -> None:
         policies = self.settings().policies
@@ -207,6 +183,13 @@ class Board:
         self.at = now.epoch / SECOND
 
 
+def _totals(rows: list[Row]) -> dict[str, Any]:
+    """Return the sums over all hosts, and the number of hosts by state."""
+    states = Counter([row.state for row in rows])
+    sums = {name: sum([getattr(row.view, name) for row in rows]) for name in ("requests_today", "pages_today", "trips")}
+    return {"hosts": len(rows), "states": {state: states[state] for state in STATES if states[state]}, **sums}
+
+
 def _renewed(known: _Known | None, domain: str, host: Host, now: Now, policies: Policies) -> _Known:
     policy, second = policies.of(domain), now.epoch / SECOND
     if known is not None and known.policy is policy and known.stale_at > second and known.host == host:
@@ -214,33 +197,15 @@ def _renewed(known: _Known | None, domain: str, host: Host, now: Now, policies: 
     view = view_of(domain, host, now, policy)
     row = row_of(view, policy, second)
     # An unreturned lease expires by itself: check again after 5 s.
-    ends = (row.until, second + view.budget_resets_in, second + 5 if row.in_flight else None)
+    ends = (row.until, second + view.budget_resets_in, second + 5 if view.in_flight else None)
     return _Known(host, policy, row, min(end for end in ends if end is not None))
 
 
 def row_of(view: HostView, policy: Policy, second: float) -> Row:
     """Return the table row of a host, as of an epoch second."""
     state, left = state_of(view, policy)
-    return Row(
-        domain=view.domain,
-        state=state,
-        until=None if left is None else round(second + left, 2),
-        waiting_for=view.waiting_for,
-        breaker=view.breaker,
-        requests_today=view.requests_today,
-        max_requests_per_day=view.max_requests_per_day,
-        pages_today=view.pages_today,
-        max_pages_per_day=view.max_pages_per_day,
-        requests=view.requests,
-        pages=view.pages,
-        in_flight=view.in_flight,
-        failures=view.failures,
-        trips=view.trips,
-        last_status=view.last_status,
-        last_asked=None if view.last_asked_ago is None else round(second - view.last_asked_ago, 2),
-        latency=view.latency,
-        changed=bool(view.changed_limits),
-    )
+    asked = None if view.last_asked_ago is None else round(second - view.last_asked_ago, 2)
+    return Row(view, state, None if left is None else round(second + left, 2), asked)
 
 
 def state_of(view: HostView, policy: Policy) -> tuple[State, float | None]:

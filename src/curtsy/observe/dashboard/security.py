@@ -5,11 +5,14 @@
   `?token=`, which set a cookie.
 - *Cross-site requests*: no CORS header is sent. A change requires a header whose value only the own page can read.
   Sec-Fetch-Site and Origin headers that name another site cause a refusal.
+- *Slow requests* (slowloris): a connection is closed if a request does not arrive in time. uvicorn limits the time
+  between two requests, but not the time of an endless head or body.
 - *Injected content*: the content security policy runs only own scripts and sends data nowhere else.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -19,10 +22,12 @@ import time
 from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
+import h11
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 LEAST_TOKEN = 16
 """Minimum length of a token in characters: a shorter one could be guessed."""
@@ -57,6 +62,10 @@ HEADERS = {
 
 OPEN_PATHS = ("/static/", "/api/login")
 """Paths that need no token: the page's own files, which hold no data, and the login."""
+
+
+REQUEST_TIMEOUT = 10.0
+"""Seconds from the connection or the first byte of a request to the end of its body."""
 
 
 class Guesses:
@@ -125,20 +134,20 @@ class Guard:
         """Return the response that refuses a request; None if it is permitted."""
         path, method = scope["path"], scope["method"]
         if not self._is_ours(headers.getlist("host")):
-            return _refused(421, "wrong_host", "Wrong host name. Use the address that curtsy serve printed.")
+            return refused(421, "wrong_host", "Wrong host name. Use the address that curtsy serve printed.")
         is_page = not path.startswith("/api/") and path != "/metrics"
         if not is_page and headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            return _refused(403, "cross_site", "Requests from other sites are refused.")
+            return refused(403, "cross_site", "Requests from other sites are refused.")
         if method not in ("GET", "HEAD"):
             if not _is_same_origin(headers):
-                return _refused(403, "cross_site", "Requests from other sites are refused.")
+                return refused(403, "cross_site", "Requests from other sites are refused.")
             if path != "/api/login" and not _same(headers.get(CSRF_HEADER, ""), self.csrf):
-                return _refused(403, "csrf", f"The header {CSRF_HEADER} is missing or wrong. /api/session returns it.")
+                return refused(403, "csrf", f"The header {CSRF_HEADER} is missing or wrong. /api/session returns it.")
         if is_page or path.startswith(OPEN_PATHS) or is_known:
             return None
         if "authorization" in headers and (after := self._headers.may_guess(client)):
             return too_many(after)
-        return _refused(401, "token", "The token is missing or wrong. Log in, or send it as Authorization: Bearer.")
+        return refused(401, "token", "The token is missing or wrong. Log in, or send it as Authorization: Bearer.")
 
     def _is_ours(self, given: list[str]) -> bool:
         if len(given) != 1:
@@ -196,12 +205,13 @@ def _is_same_origin(headers: Headers) -> bool:
 
 def too_many(after: float) -> Response:
     """Return the response to an address with too many wrong tokens."""
-    response = _refused(429, "too_many", f"Too many wrong tokens. Try again in {math.ceil(after)} s.")
+    response = refused(429, "too_many", f"Too many wrong tokens. Try again in {math.ceil(after)} s.")
     response.headers["retry-after"] = str(math.ceil(after))
     return response
 
 
-def _refused(status: int, error: str, message: str) -> JSONResponse:
+def refused(status: int, error: str, message: str) -> JSONResponse:
+    """Return an error as a response."""
     return JSONResponse({"error": error, "message": message}, status)
 
 
@@ -223,3 +233,37 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+class Connection(H11Protocol):
+    """uvicorn's HTTP/1.1 connection with a time limit for the arrival of a request."""
+
+    request_timeout = REQUEST_TIMEOUT
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the timer for the first request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Keep the timer running while the request is incomplete."""
+        super().data_received(data)
+        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
+            self._wait()
+        else:
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timer."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self.request_timeout, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from curtsy.core.errors import StoreError
-from curtsy.observe.dashboard.board import Board, Row
-from curtsy.observe.dashboard.views import Query, crawls_of, fetches_of, figures_of, host_of, page_of
+from curtsy.observe.dashboard.board import Board
+from curtsy.observe.dashboard.views import Query, fetches_of, host_of, overview_of, page_of
 from curtsy.system.log import library_logger
 
 EVERY = 1.0
@@ -72,37 +72,44 @@ class Watch:
         self.is_over = True
         self._wake()
 
-    async def overview(self, query: Query) -> AsyncIterator[bytes]:
-        """Yield the overview, then its changes, as events."""
-        viewer = _Viewer()
-        sent = _Sent()
+    def overview(self, query: Query) -> AsyncIterator[bytes]:
+        """Return the overview, then its changes, as events."""
+        viewer, board = _Viewer(), self.board
+        last: dict[str, Any] = {}
+        sent: dict[str, dict[str, Any]] = {}
+        sampled_at = 0.0
 
         def changes() -> dict[str, Any]:
-            page = page_of(self.board, query)
-            viewer.shown = tuple(row.domain for row in page.rows)
-            return sent.changes(self.board, page.rows, page.matching, page.offset)
+            nonlocal sent, sampled_at
+            page = page_of(board, query)
+            viewer.shown = tuple(row.view.domain for row in page.rows)
+            table = {"matching": page.matching, "offset": page.offset, "order": list(viewer.shown)}
+            found = _renew(last, overview_of(board) | table)
+            rows = {row.view.domain: row.fields() for row in page.rows}
+            if new := [row for domain, row in rows.items() if sent.get(domain) != row]:
+                found["rows"] = new
+            sent = rows
+            if samples := [sample for sample in board.samples if sample.at > sampled_at]:
+                found["samples"], sampled_at = samples, samples[-1].at
+            return found and found | {"at": board.at}
 
-        async for event in self._events(viewer, changes):
-            yield event
+        return self._events(viewer, changes)
 
-    async def host(self, domain: str) -> AsyncIterator[bytes]:
-        """Yield one host, then its changes, as events."""
-        viewer = _Viewer((domain,))
+    def host(self, domain: str) -> AsyncIterator[bytes]:
+        """Return one host, then its changes, as events."""
         last: dict[str, Any] = {}
 
-        def look() -> dict[str, Any]:
+        def changes() -> dict[str, Any]:
             now: dict[str, Any] = {"trouble": self.board.trouble}
             try:
                 found = host_of(self.board.store, self.board.settings(), domain)
                 now |= found | {"at": None} | fetches_of(self.board, domain)
             except StoreError as error:
                 now["trouble"] = str(error)
-            changed = {name: value for name, value in now.items() if name not in last or last[name] != value}
-            last.update(changed)
+            changed = _renew(last, now)
             return changed and changed | {"at": self.board.at}
 
-        async for event in self._events(viewer, look):
-            yield event
+        return self._events(_Viewer((domain,)), changes)
 
     async def _events(self, viewer: _Viewer, changes: Callable[[], dict[str, Any]]) -> AsyncIterator[bytes]:
         self._viewers.add(viewer)
@@ -149,34 +156,8 @@ class _Viewer:
         self.woken = asyncio.Event()
 
 
-class _Sent:
-    """Data that a viewer of the overview already has, so that only changes are sent."""
-
-    def __init__(self) -> None:
-        self._parts: dict[str, Any] = {}
-        self._rows: dict[str, Row] = {}
-        self._order: list[str] | None = None
-        self._sampled_at = 0.0
-
-    def changes(self, board: Board, rows: list[Row], matching: int, offset: int) -> dict[str, Any]:
-        """Return the changes since the last call; empty without changes."""
-        parts: dict[str, Any] = {
-            "trouble": board.trouble,
-            "figures": figures_of(board),
-            "alerts": board.alerts,
-            "crawls": crawls_of(board),
-            "matching": matching,
-            "offset": offset,
-        }
-        found = {name: part for name, part in parts.items() if name not in self._parts or self._parts[name] != part}
-        self._parts = parts
-        order = [row.domain for row in rows]
-        if order != self._order:
-            found["order"] = self._order = order
-        if changed := [row for row in rows if self._rows.get(row.domain) != row]:
-            found["rows"] = changed
-        self._rows = {row.domain: row for row in rows}
-        if samples := [sample for sample in board.samples if sample.at > self._sampled_at]:
-            found["samples"] = samples
-            self._sampled_at = samples[-1].at
-        return found and found | {"at": board.at}
+def _renew(known: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Update the values that a viewer has; return those that have changed."""
+    changed = {name: value for name, value in now.items() if name not in known or known[name] != value}
+    known.update(changed)
+    return changed

@@ -16,7 +16,8 @@ from curtsy.core.policy import OVERRIDABLE
 from curtsy.core.robots import parse, product_token
 from curtsy.core.rules import Rules, filters
 from curtsy.core.secrets import mask_url
-from curtsy.core.statistics import Distribution
+from curtsy.core.statistics import Counts, Distribution
+from curtsy.engine.alerts import budget_used
 from curtsy.engine.host_view import changed, view_of
 from curtsy.observe.dashboard.board import STATES, Board, Row, row_of
 from curtsy.observe.policy_view import origin as where
@@ -37,14 +38,14 @@ _RANK = {state: rank for rank, state in enumerate(STATES)}
 _CALM = _RANK["waiting"]
 
 SORTS: dict[str, Callable[[Row], Any]] = {
-    "host": lambda row: row.domain,
+    "host": lambda row: row.view.domain,
     # waiting, fetching and free change every second: they rank equal, so that rows keep their place.
     "state": lambda row: min(_RANK[row.state], _CALM),
     "next": lambda row: row.until if row.until is not None else 0.0 if row.state in ("free", "fetching") else 1e18,
-    "budget": lambda row: row.spent,
-    "requests": lambda row: row.requests,
-    "pages": lambda row: row.pages,
-    "latency": lambda row: row.latency or 0.0,
+    "budget": lambda row: budget_used(row.view),
+    "requests": lambda row: row.view.requests,
+    "pages": lambda row: row.view.pages,
+    "latency": lambda row: row.view.latency or 0.0,
     "asked": lambda row: row.last_asked or 0.0,
 }
 """Sort keys of the table; equal rows are sorted by name."""
@@ -104,58 +105,48 @@ class Page:
 
 
 def page_of(board: Board, query: Query) -> Page:
-    """Search, sort and cut the rows. Only the rows up to the end of the page are sorted."""
-    rows = list(board.rows.values())
-    if query.search:
-        rows = [row for row in rows if query.search in row.domain]
-    if query.state:
-        rows = [row for row in rows if row.state == query.state]
+    """Search, sort and cut the rows. Only the rows up to the end of the page are sorted; equal ones stay by name."""
+    rows = [row for domain, row in board.rows.items() if query.search in domain and query.state in ("", row.state)]
     offset = min(query.offset, max(0, (len(rows) - 1) // max(1, query.limit) * query.limit))
-    key, end = SORTS[query.sort], offset + query.limit
-    if query.descending:
-        found = heapq.nlargest(end, rows, key=lambda row: (key(row), _Reversed(row.domain)))
-    else:
-        found = heapq.nsmallest(end, rows, key=lambda row: (key(row), row.domain))
-    return Page(found[offset:], len(rows), offset)
+    pick = heapq.nlargest if query.descending else heapq.nsmallest
+    return Page(pick(offset + query.limit, rows, key=SORTS[query.sort])[offset:], len(rows), offset)
 
 
-@dataclass(frozen=True, slots=True, order=False)
-class _Reversed:
-    """Name that sorts in reverse, so that equal rows are sorted by name in descending order too."""
+def overview_of(board: Board) -> dict[str, Any]:
+    """Return the overview without the table and the charts."""
+    return {
+        "trouble": board.trouble,
+        "figures": figures_of(board),
+        "alerts": board.alerts,
+        "crawls": [
+            {name: value for name, value in msgspec.structs.asdict(crawl).items() if name != "format"}
+            | {"seeds": [mask_url(seed) for seed in crawl.seeds]}
+            for crawl in board.crawls
+        ],
+    }
 
-    name: str
 
-    def __lt__(self, other: _Reversed) -> bool:
-        return other.name < self.name
+COUNTED = ("fetches", "ok", "bytes", "cache_hits", "revalidated", "retries", "delayed", "refused", "failed")
+"""Counts that are shown of all hosts together and of each host."""
 
 
 def figures_of(board: Board) -> dict[str, Any]:
     """Return the totals over all hosts."""
-    sums, counts = board.sums, board.statistics
     return {
-        "hosts": len(board.rows),
-        "states": {state: sums.states[state] for state in STATES if sums.states[state]},
-        "requests_today": sums.requests_today,
-        "pages_today": sums.pages_today,
-        "trips": sums.trips,
+        **board.totals,
         "processes": [
             {name: getattr(process, name) for name in ("process", "program", "started_at", "at")}
             for process in board.processes
             if board.at - process.at < QUIET
         ],
-        "since": counts.started_at,
-        "fetches": counts.fetches,
-        "ok": counts.ok,
-        "bytes": counts.bytes,
-        "cache_hits": counts.cache_hits,
-        "revalidated": counts.revalidated,
-        "retries": counts.retries,
-        "delayed": counts.delayed,
-        "refused": counts.refused,
-        "failed": counts.failed,
-        "waits": _quantiles(counts.waits),
-        "latency": _quantiles(counts.latency),
+        "since": board.statistics.started_at,
+        **_counts(board.statistics, *COUNTED),
     }
+
+
+def _counts(source: Counts, *names: str) -> dict[str, Any]:
+    found = {name: getattr(source, name) for name in names}
+    return found | {"waits": _quantiles(source.waits), "latency": _quantiles(source.latency)}
 
 
 def _quantiles(found: Distribution) -> dict[str, float] | None:
@@ -168,33 +159,8 @@ def fetches_of(board: Board, domain: str) -> dict[str, Any]:
     found = board.statistics.hosts.get(domain)
     if found is None:
         return {"fetches": [], "counts": None}
-    counts = {
-        name: getattr(found, name)
-        for name in (
-            "fetches", "ok", "requests", "pages", "bytes", "cache_hits", "revalidated", "retries", "delayed", "refused",
-            "failed",
-        )
-    }  # fmt: skip
     fetches = [msgspec.structs.asdict(fetch) for fetch in reversed(found.last)]
-    return {
-        "fetches": fetches,
-        "counts": counts | {"waits": _quantiles(found.waits), "latency": _quantiles(found.latency)},
-    }
-
-
-def crawls_of(board: Board) -> list[dict[str, Any]]:
-    """Return the crawls as their records report them."""
-    return [
-        {
-            name: getattr(crawl, name)
-            for name in (
-                "job", "process", "started_at", "updated_at", "state", "pages", "cached", "failed", "skipped", "queued",
-                "in_flight", "bytes", "rate", "seconds_left", "waiting_for", "hosts", "ended", "is_job", "pages_before",
-            )
-        }
-        | {"seeds": [mask_url(seed) for seed in crawl.seeds]}
-        for crawl in board.crawls
-    ]  # fmt: skip
+    return {"fetches": fetches, "counts": _counts(found, *COUNTED, "requests", "pages")}
 
 
 def host_of(store: Store, settings: Settings, domain: str) -> dict[str, Any]:
@@ -209,7 +175,7 @@ def host_of(store: Store, settings: Settings, domain: str) -> dict[str, Any]:
         "domain": domain,
         "at": second,
         "known": host is not None,
-        "row": row_of(view, effective, second),
+        "row": row_of(view, effective, second).fields(),
         "view": view,
         "waiting_for": None if view.waiting_for is None else because(view.waiting_for, effective, host),
         "shared_as": policy.key,
@@ -235,9 +201,7 @@ def robots_of(store: Store, settings: Settings, domain: str, urls: tuple[str, ..
     return found
 
 
-def _robots(
-    origin: str, rules: Rules, settings: Settings, domain: str, urls: list[str], now: float
-) -> dict[str, Any]:  # fmt: skip
+def _robots(origin: str, rules: Rules, settings: Settings, domain: str, urls: list[str], now: float) -> dict[str, Any]:
     agent, policy, body = settings.user_agent, settings.policies.of(domain), rules.text
     robots = parse(body)
     groups = robots.groups(agent)
