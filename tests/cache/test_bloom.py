@@ -17,6 +17,7 @@ from curtsy.cache import packed_file
 from curtsy.cache.packed import PackedCache
 from curtsy.cache.write_buffer import MOST_FILTERED, REBUILD_AFTER, RECHECK, SIZE, BloomFilter
 from tests.support.pages import ROOT, body_of, fill, page, url_of
+from tests.support.polling import PATIENCE
 
 LONG = 3600.0
 """A delay that no test lives to see the end of."""
@@ -222,7 +223,7 @@ for number in sys.stdin:
             other.stdin.flush()
             other.stdout.readline()
             said = time.monotonic()
-            while (content := cache.body(url_of(number))) is None and time.monotonic() < said + 20:
+            while (content := cache.body(url_of(number))) is None and time.monotonic() < said + PATIENCE:
                 pass
 
             assert content == body_of(number)

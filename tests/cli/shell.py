@@ -145,5 +145,5 @@ class Shell:
 def stop(process: Process[bytes] | subprocess.Popen[bytes], number: signal.Signals = signal.SIGINT) -> Done:
     """Send a signal, and wait for the end."""
     process.send_signal(number)
-    out, err = process.communicate(timeout=15)
+    out, err = process.communicate(timeout=60)
     return Done(process.returncode, out.decode(), err.decode())

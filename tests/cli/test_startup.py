@@ -30,7 +30,7 @@ def test_ctrl_c_while_it_starts_prints_no_traceback(shell: Shell, site: Site, im
         for _ in range(imports):
             process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
 
     assert process.returncode == 130
     assert out == ""

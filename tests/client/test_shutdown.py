@@ -533,7 +533,7 @@ def test_a_client_that_is_dropped_is_told_of_and_given_back(site: Site, tmp_path
     with pytest.warns(ResourceWarning, match=r"curtsy\.Client") as warned:
         del web
     snapshot(str(warned[0].message))
-    thread.join(20)
+    thread.join(60)
 
     assert not thread.is_alive()
     assert not is_open(path)
@@ -550,7 +550,7 @@ def test_a_crawl_that_is_dropped_is_told_of_and_given_back(site: Site, tmp_path:
     with pytest.warns(ResourceWarning, match=r"curtsy\.Crawl") as warned:
         del pages
     snapshot(str(warned[0].message))
-    thread.join(20)
+    thread.join(60)
 
     assert not thread.is_alive()
     assert not is_open(path)

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from curtsy.crawling.outputs.folder import Folder
 from curtsy.crawling.outputs.jsonlines import JsonLines
 from tests.crawling.leaves import KINDS, Kind, archived, files_of, page, skip
 from tests.crawling.writer import noted
+from tests.support.bounds import ends_within
 from tests.support.snapshot import Snapshot
 from tests.support.warm import Process
 
@@ -182,14 +182,14 @@ def test_what_a_pipe_does_not_take_is_pending_and_goes_first() -> None:
         output.page(each)
     refused = 0
     seen = b""
-    began = time.monotonic()
-    while True:
-        try:
-            state = output.flush()
-            break
-        except NotWritten as error:
-            refused += isinstance(error.__cause__, BlockingIOError) and not error.is_lasting
-            seen += os.read(end, 50_000)
+    with ends_within(5):
+        while True:
+            try:
+                state = output.flush()
+                break
+            except NotWritten as error:
+                refused += isinstance(error.__cause__, BlockingIOError) and not error.is_lasting
+                seen += os.read(end, 50_000)
     output.close()
     os.close(start)
     while piece := os.read(end, 65_536):
@@ -197,7 +197,6 @@ def test_what_a_pipe_does_not_take_is_pending_and_goes_first() -> None:
     os.close(end)
 
     assert refused > 1
-    assert time.monotonic() - began < 5
     assert [json.loads(line)["url"] for line in seen.splitlines()] == [each.url for each in given]
     assert state["size"] == len(seen)
 

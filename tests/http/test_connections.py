@@ -17,6 +17,7 @@ import pytest
 from curtsy.core.errors import Reason
 from curtsy.core.message import Response
 from curtsy.http.sender import HttpSender
+from tests.support.bounds import ends_within
 from tests.support.listening import listening
 from tests.support.polling import block_until, until
 from tests.support.reply import End
@@ -134,7 +135,8 @@ async def test_a_callers_time_goes_on_while_a_connection_is_waited_for(site: Sit
     await until(lambda: bool(site.journal))
     began = time.monotonic()
 
-    failure = await fail(sender, site.url("/hang"), replace(OPEN, timeout=1.0, counts_waiting=True))
+    with ends_within(1.5):
+        failure = await fail(sender, site.url("/hang"), replace(OPEN, timeout=1.0, counts_waiting=True))
     took = time.monotonic() - began
     await first
     await sender.close()
@@ -142,7 +144,7 @@ async def test_a_callers_time_goes_on_while_a_connection_is_waited_for(site: Sit
     assert failure.reason is Reason.TIMEOUT
     assert failure.sent_ago is not None
     assert failure.sent_ago < 0.6
-    assert 0.9 < took < 1.5
+    assert took > 0.9
 
 
 async def test_who_waits_for_a_connection_is_served_in_turn_and_who_gave_up_is_passed_over(site: Site) -> None:
@@ -169,7 +171,7 @@ async def test_a_connection_that_is_handed_to_one_who_gives_up_goes_to_the_next(
     while not first.done():  # noqa: ASYNC110 (an event would be seen a step too late)
         await asyncio.sleep(0)
     second.cancel()  # before it has run again: the connection is its own already
-    await asyncio.wait_for(third, 5)
+    await asyncio.wait_for(third, 60)
     await sender.close()
 
     assert second.cancelled()

@@ -278,7 +278,7 @@ async def test_a_loop_that_never_runs_again_does_not_hold_up_the_end(tmp_path: P
     waiting = loop.create_task(limiter.wait(DOMAIN))
     await asyncio.to_thread(loop.run_until_complete, asyncio.sleep(0))
 
-    await asyncio.wait_for(limiter.aclose(), 10)
+    await asyncio.wait_for(limiter.aclose(), 60)
 
     waiting.cancel()
     with pytest.raises((asyncio.CancelledError, LimiterClosed)):

@@ -311,13 +311,15 @@ def test_a_change_takes_no_longer_for_many_known_domains(made: Made) -> None:
     """U9: each is worked out again when it is next asked for."""
     limiter = made(policies=Policies(Policy(qps=1.0)))
     names = [f"{number}.org" for number in range(20_000)]
+    began = time.thread_time()
     assert all(limiter.allow(name) for name in names)
+    all_of_them = time.thread_time() - began
 
     began = time.thread_time()
     limiter.use_policies(Policies(Policy(qps=2.0)))
     took = time.thread_time() - began
 
-    assert took < 0.2  # all of them take more than a second
+    assert took < all_of_them / 5
     assert {limiter.domain(name).policy.qps for name in names[::100]} == {2.0}
 
 

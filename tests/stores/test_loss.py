@@ -302,7 +302,7 @@ store.close()
     assert go(1, 1) == 21
     assert go(0, 1) == 22
     for process in processes:
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
         assert process.returncode == 0
 
 
@@ -728,7 +728,7 @@ def test_a_loop_that_is_closed_in_the_middle_of_giving_back_holds_up_nobody(tmp_
 
     threads.update(A, STEP)
     block_until(lambda: len(threads.keys("host:")) >= 1 + len(idle))
-    asyncio.run(asyncio.wait_for(tasks.close(), 20))
+    asyncio.run(asyncio.wait_for(tasks.close(), 60))
     threads.close()
 
 

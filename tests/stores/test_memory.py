@@ -129,4 +129,4 @@ end.set()
 for thread in threads:
     thread.join()
 """
-    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=20)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=60)

@@ -244,7 +244,7 @@ class Cutting:
 
     def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)  # closing it alone would leave the thread in `accept`
-        self._accepting.join(10)
+        self._accepting.join(60)
         self._listener.close()
 
     def cut_after_next_request(self) -> None:
