@@ -24,6 +24,7 @@ from curtsy.core.message import Headers
 from curtsy.core.secrets import mask_url
 from curtsy.system.log import JsonHandler, create_logger, install_json_logging, level_named, library_logger
 from tests.support.bounds import cpu_within
+from tests.support.ending import ends_with_test
 from tests.support.said import missing
 from tests.support.snapshot import Snapshot
 
@@ -119,7 +120,7 @@ def test_a_line_is_one_write(tmp_path: Path) -> None:
     path = tmp_path / "log"
     code = "from curtsy import create_logger\nlog = create_logger('a')\nfor n in range(300): log.info('x' * 500, n=n)"
     with path.open("ab") as file:
-        running = [subprocess.Popen([sys.executable, "-c", code], stderr=file) for _ in range(3)]
+        running = [ends_with_test(subprocess.Popen([sys.executable, "-c", code], stderr=file)) for _ in range(3)]
         codes = [each.wait(timeout=30) for each in running]
 
     assert codes == [0, 0, 0]

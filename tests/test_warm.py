@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ending import end_all_since, ends_with_test, how_many
 from tests.support.warm import ROOT, Process
 
 PIPE = subprocess.PIPE
@@ -93,6 +94,20 @@ def test_it_can_be_spoken_to_waited_for_and_killed() -> None:
 
     assert process.communicate(30) == ("again\n", "")
     assert (process.poll(), process.wait(), process.returncode) == (-9, -9, -9)
+
+
+def test_what_a_test_leaves_running_is_ended_and_closed() -> None:
+    """So that one failure does not cause others."""
+    before = how_many()
+    forked = started("input()")
+    bare = ends_with_test(subprocess.Popen([sys.executable, "-c", "input()"], stdin=PIPE, stdout=PIPE))
+
+    end_all_since(before)
+
+    assert (forked.returncode, bare.returncode) == (-signal.SIGKILL, -signal.SIGKILL)
+    streams = (forked.stdin, forked.stdout, forked.stderr, bare.stdin, bare.stdout)
+    assert all(stream is not None and stream.closed for stream in streams)
+    assert how_many() == before
 
 
 def test_the_tests_can_interrupt_what_they_start_though_their_parent_ignores_it() -> None:

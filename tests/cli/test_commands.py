@@ -20,6 +20,7 @@ from curtsy.cli.context import GLOBAL_OPTIONS, CommandContext
 from tests.cli.documented import FIELDS
 from tests.cli.shell import CURTSY, Shell, stop
 from tests.support.bounds import slowness
+from tests.support.ending import ends_with_test
 from tests.support.snapshot import Snapshot
 
 ROOT = Path(__file__).parent.parent.parent
@@ -160,8 +161,10 @@ def test_a_closed_output_and_one_that_knows_no_marks_are_no_trouble(shell: Shell
 
 def test_the_demo_starts_and_can_be_interrupted(shell: Shell, snapshot: Snapshot) -> None:
     """issue: `curtsy demo`; U17"""
-    process = subprocess.Popen(
-        [*CURTSY, "demo"], cwd=shell.project, env=shell.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    process = ends_with_test(
+        subprocess.Popen(
+            [*CURTSY, "demo"], cwd=shell.project, env=shell.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
     )
     assert process.stdout is not None
     first = process.stdout.readline()

@@ -26,6 +26,7 @@ from curtsy.stores import open_store
 from curtsy.testing import FakeClock
 from tests.client.fetching import AGENT, UNPACED, domain_of
 from tests.support.bounds import ends_within
+from tests.support.ending import ends_with_test
 from tests.support.polling import block_until
 from tests.support.site import Reply, Site, hang
 
@@ -215,11 +216,11 @@ def test_a_header_that_cannot_be_sent_is_raised_in_the_callers_thread(site: Site
 
 
 def script(code: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return ends_with_test(subprocess.Popen(
         # Since 3.12 Python warns of every fork beside a thread.
         [sys.executable, "-W", "ignore:This process", "-c", code, *arguments],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 HANGING = """

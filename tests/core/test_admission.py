@@ -731,7 +731,8 @@ def test_a_virtual_day_of_a_crawl_keeps_every_limit() -> None:
                     pending.append((crawl.at + took, host, decision.lease))
             else:
                 crawl.counts[decision.because if isinstance(decision, Wait) else decision.reason] += 1
-                pending.append((crawl.at + SECOND, crawl.dice.choice(hosts), None))
+                later = crawl.at + crawl.dice.randint(SECOND, 9 * SECOND)
+                pending.append((later, crawl.dice.choice(hosts), None))
         else:
             outcome = crawl.outcome(host)
             crawl.records[host] = settle(record, crawl.now(), policy, lease, outcome)

@@ -18,6 +18,7 @@ from curtsy.core.pattern import _MUCH_WORK, _Places
 from curtsy.core.robots import MAX_BYTES, Robots, Verdict, parse, parse_for, product_token, token_of
 from curtsy.core.robots_lines import whole_lines
 from tests.support.bounds import slowness
+from tests.support.ending import ends_with_test
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A reader that is slow and plain, written from the RFC and from the description of Google's parser: it goes through the
@@ -391,8 +392,10 @@ print(hashlib.sha256(repr((told, robots.warnings, robots.sitemaps)).encode()).he
 def test_the_answer_does_not_depend_on_the_hash_seed() -> None:
     """R3"""
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", SEEDED], env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE
+        ends_with_test(
+            subprocess.Popen(
+                [sys.executable, "-c", SEEDED], env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE
+            )
         )
         for seed in ("0", "1", "77", "4242")
     ]

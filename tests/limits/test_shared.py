@@ -33,6 +33,7 @@ from curtsy.stores import open_store
 from curtsy.testing import FakeClock
 from tests.limits.asking import DOMAIN
 from tests.limits.conftest import Made, Told
+from tests.support.ending import ends_with_test
 from tests.support.leap import LeapAlarm
 from tests.support.polling import until
 from tests.support.redis_server import RedisServer, redis_available
@@ -87,12 +88,14 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def test_two_processes_share_every_rate_and_every_breaker(url: str) -> None:
     """Q12, B7, L1: twenty waits at 40 a second over both, twenty acquires at 100 over both, and one breaker."""
     workers = [
-        subprocess.Popen(
-            [sys.executable, "-W", "always", "-c", WORKER, url, str(number)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        ends_with_test(
+            subprocess.Popen(
+                [sys.executable, "-W", "always", "-c", WORKER, url, str(number)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
         )
         for number in range(2)
     ]

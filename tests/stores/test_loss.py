@@ -38,6 +38,7 @@ from curtsy.testing import FakeClock
 from tests.stores.places import Awaited
 from tests.stores.worker import ROOT
 from tests.strategies import FREE
+from tests.support.ending import ends_with_test
 from tests.support.polling import block_until, until
 from tests.support.redis_server import RedisServer, redis_available
 from tests.support.stores import fallback_store, redis_store, sqlite_store
@@ -277,12 +278,14 @@ store.close()
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
+        ends_with_test(
+            subprocess.Popen(
+                [sys.executable, "-c", script, str(path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
         )
         for _ in range(2)
     ]

@@ -19,6 +19,7 @@ from curtsy.cache.keys import MIB, SETTLED, Checked
 from curtsy.cache.packed import LARGE, PackedCache
 from curtsy.cache.write_buffer import MOST, MOST_BYTES, Waiting, WriteBuffer
 from curtsy.testing import FakeClock
+from tests.support.ending import ends_with_test
 from tests.support.pages import ROOT, body_of, fill, is_body_of, page, url_of
 from tests.support.polling import block_until
 
@@ -52,8 +53,14 @@ def writing_threads() -> list[threading.Thread]:
 
 
 def run(program: str, path: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", program, str(path)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    return ends_with_test(
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(path)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
     )
 
 

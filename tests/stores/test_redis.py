@@ -39,6 +39,7 @@ from tests.stores.places import OnServer
 from tests.stores.steps import Refusal, count, keep, own_words, refuse, remove, stamp
 from tests.stores.worker import Worker, run
 from tests.support.bounds import ends_within
+from tests.support.ending import ends_with_test
 from tests.support.polling import block_until
 from tests.support.redis_server import RedisServer, lives, redis_available
 from tests.support.snapshot import Snapshot
@@ -410,11 +411,13 @@ def test_processes_whose_clocks_are_90_seconds_off_agree_on_the_servers(server: 
     """F53; the clock of the process itself is shifted, for the machine's cannot be."""
     start = _server_time(server)
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", _SKEWED, server.url, offset, str(start + 20 * SECOND)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
+        ends_with_test(
+            subprocess.Popen(
+                [sys.executable, "-c", _SKEWED, server.url, offset, str(start + 20 * SECOND)],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
         )
         for offset in ("90", "-90")
     ]
@@ -942,8 +945,10 @@ def test_a_server_goes_with_the_process_that_started_it() -> None:
     """Habits: a killed test leaves nothing running."""
     if reason := redis_available():
         pytest.skip(reason)
-    process = subprocess.Popen(
-        [sys.executable, "-c", _LEFT_ALONE], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    process = ends_with_test(
+        subprocess.Popen(
+            [sys.executable, "-c", _LEFT_ALONE], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
     )
     assert process.stdout is not None
     pid = int(process.stdout.readline())
