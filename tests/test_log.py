@@ -53,7 +53,7 @@ def run(
         stderr=stderr,
         text=True,
         check=False,
-        timeout=30,
+        timeout=120,
     )
 
 
@@ -121,7 +121,7 @@ def test_a_line_is_one_write(tmp_path: Path) -> None:
     code = "from curtsy import create_logger\nlog = create_logger('a')\nfor n in range(300): log.info('x' * 500, n=n)"
     with path.open("ab") as file:
         running = [ends_with_test(subprocess.Popen([sys.executable, "-c", code], stderr=file)) for _ in range(3)]
-        codes = [each.wait(timeout=30) for each in running]
+        codes = [each.wait(timeout=120) for each in running]
 
     assert codes == [0, 0, 0]
     assert len([json.loads(line) for line in path.read_text().splitlines()]) == 900

@@ -96,7 +96,7 @@ def checked(program: str, path: Path) -> str:
     pytest.importorskip("mypy", reason='pip install "curtsy[check]"')
     path.write_text(program)
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", str(path)], cwd=ROOT, capture_output=True, text=True, timeout=50, check=False
+        [sys.executable, "-m", "mypy", str(path)], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode in (0, 1), done.stderr
     return done.stdout

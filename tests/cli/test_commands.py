@@ -215,7 +215,7 @@ def test_a_dashboard_whose_library_is_broken_says_how(tmp_path: Path, snapshot: 
 
     done = subprocess.run(
         [sys.executable, "-m", "curtsy", "serve", "--port", "0"],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False,
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
     assert done.returncode == 78

@@ -306,7 +306,7 @@ def test_a_job_on_redis_is_joined_by_the_second(shell: Shell, site: Site) -> Non
         second = shell(*words, "--json", XDG_STATE_HOME=str(shell.home / "other"), **SLOWLY)
         listed = shell("jobs", "ls", "--json", "--store", server.url)
         shown = shell("jobs", "show", "mine", "--store", server.url)
-        first = process.communicate(timeout=30)
+        first = process.communicate(timeout=120)
         removed = shell("jobs", "rm", "mine", "--yes", "--store", server.url)
         left = shell("jobs", "ls", "--json", "--store", server.url)
 

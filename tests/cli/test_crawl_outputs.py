@@ -50,7 +50,7 @@ def on_small_disk(shell: Shell, limit: int, *words: object) -> Done:
         "tests.support.program", LIMITED, limit, *words, text=False, cwd=shell.project, env={**shell.env, **PLAIN},
         stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe,
     )  # fmt: skip
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     return Done(process.returncode, out.decode(), err.decode())
 
 

@@ -105,5 +105,5 @@ def test_a_terminal_that_is_gone_stops_no_crawl(shell: Shell, site: Site) -> Non
     os.read(leader, 1)
     os.close(leader)  # from now on each write to it fails
 
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     assert len(site.visits()) == 7

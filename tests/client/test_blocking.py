@@ -286,7 +286,7 @@ def test_it_survives_a_fork(site: Site, tmp_path: Path, store: str | None) -> No
     given = {**settings(tmp_path), **({"store": store} if store else {})}
 
     process = script(FORKING, json.dumps(given), site.url("/"))
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
 
     assert (process.returncode, out, err) == (0, "fine\n", "")
     pages = [path for path in site.paths() if path != "/robots.txt"]

@@ -50,7 +50,7 @@ def start(path: Path, site: Site, pages: int, name: str = "x") -> Process[str]:
 
 def run(path: Path, site: Site, pages: int, name: str = "x") -> None:
     process = start(path, site, pages, name)
-    _, err = process.communicate(timeout=50)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
 
 
@@ -112,7 +112,7 @@ def test_processes_at_once_that_cannot_write_have_one_budget_between_them(site: 
 
     processes = [start(path, site, 3, f"{number}") for number in range(4)]
     for process in processes:
-        _, err = process.communicate(timeout=50)
+        _, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
 
     assert len(site.journal) == LIMIT
@@ -148,7 +148,7 @@ def test_processes_killed_while_they_cannot_write_overrun_no_budget(site: Site, 
         block_until(lambda: not len(site.journal) == seen < LIMIT or process.poll() is not None)  # noqa: B023
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
-        process.communicate(timeout=50)
+        process.communicate(timeout=120)
 
     assert 1 <= len(site.journal) <= LIMIT
 

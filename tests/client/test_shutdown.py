@@ -75,7 +75,7 @@ def ended(site: Site, place: Path, code: str, **given: Any) -> tuple[int, str, s
     settings = {**SETTINGS, "store": f"sqlite:///{place}/hosts.sqlite", **given}
     words, pipe = (BEGINNING + code, json.dumps(settings), site.url("/"), place), subprocess.PIPE
     process: Process[str] = Process("tests.support.whole", *words, text=True, stdout=pipe, stderr=pipe)
-    out, err = process.communicate(30)
+    out, err = process.communicate(120)
     return process.returncode, out, err
 
 

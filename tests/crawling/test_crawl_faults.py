@@ -415,7 +415,7 @@ def test_a_crawl_puts_no_host_off_where_few_files_may_be_open(site: Site, tmp_pa
     urls = [site.url(f"/{number}", host=f"127.0.1.{1 + number % 80}") for number in range(240)]
     command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path), *urls]
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     assert done.stdout == "240 done\n", done.stderr
     assert len(set(site.paths())) == 241

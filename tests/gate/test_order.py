@@ -243,7 +243,7 @@ asyncio.run(main())
 def test_a_forked_child_begins_with_empty_lines() -> None:
     """F42: who waits in the parent does not wait in the child, and prepaid tokens are not spent twice."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED], capture_output=True, text=True, timeout=30
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED], capture_output=True, text=True, timeout=120
     )
 
     assert done.stderr == ""

@@ -143,7 +143,7 @@ async def test_a_callers_time_goes_on_while_a_connection_is_waited_for(site: Sit
 
     assert failure.reason is Reason.TIMEOUT
     assert failure.sent_ago is not None
-    assert failure.sent_ago < 0.6
+    assert failure.sent_ago < 1.0, "the time that it waited counts"
     assert took > 0.9
 
 
@@ -278,7 +278,7 @@ def test_a_sender_survives_a_fork(site: Site) -> None:
         loop.close()
     """
 
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120)
 
     assert done.returncode == 0, done.stderr
     assert site.paths() == ["/parent", "/child", "/parent"]
@@ -408,7 +408,7 @@ def test_requests_wait_for_a_connection_where_few_files_may_be_open(site: Site) 
     site.reply("/*", Reply(body="x", wait=0.25))  # long enough that all are under way before the first is answered
     command = [sys.executable, "-c", textwrap.dedent(program), site.url("/")]
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     assert done.stdout == "Counter({'None': 120})\n", done.stderr
 
@@ -436,7 +436,7 @@ def test_many_hosts_wait_for_a_connection_where_few_files_may_be_open(site: Site
     urls = [site.url(f"/{number}", host=f"127.0.1.{1 + number % 80}") for number in range(400)]
     command = [sys.executable, "-c", textwrap.dedent(program), str(taken), *urls]
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     assert done.stdout == "Counter({'None': 400})\n", done.stderr
     assert len(set(site.paths()) - {"/robots.txt"}) == 400
@@ -487,7 +487,7 @@ def test_a_machine_without_room_for_a_connection_closes_idle_ones_and_blames_no_
     urls = [site.url("/", host=f"127.0.1.{number}") for number in range(1, 41)]
     command = [sys.executable, "-c", textwrap.dedent(program), *urls]
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     assert done.returncode == 0, done.stderr
     served, lack, failures = done.stdout.splitlines()

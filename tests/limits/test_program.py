@@ -107,7 +107,7 @@ def run(program: str, directory: Path, **variables: str) -> tuple[int, str, str]
         "tests.support.program", program, text=True, cwd=directory, env={**kept, **home, **variables},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    out, err = process.communicate(30)
+    out, err = process.communicate(120)
     return process.returncode, out, err
 
 

@@ -515,7 +515,7 @@ def test_a_fork_while_other_threads_hold_the_locks_leaves_the_child_working_part
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "SYSTEMROOT", "LANG")}
 
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKED], cwd=tmp_path, env={**kept, **home}, check=True, timeout=30
+        [sys.executable, "-W", "ignore", "-c", FORKED], cwd=tmp_path, env={**kept, **home}, check=True, timeout=120
     )
 
 
@@ -541,5 +541,5 @@ def test_what_the_program_has_said_itself_survives_a_fork(tmp_path: Path) -> Non
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "SYSTEMROOT", "LANG")}
 
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SAID], cwd=tmp_path, env={**kept, **home}, check=True, timeout=30
+        [sys.executable, "-W", "ignore", "-c", SAID], cwd=tmp_path, env={**kept, **home}, check=True, timeout=120
     )

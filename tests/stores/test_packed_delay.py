@@ -307,7 +307,7 @@ cache = PackedCache(sys.argv[1], delay={LONG})
 fill(cache, range(10))
 """
     done = run(program, path)
-    done.communicate(timeout=30)
+    done.communicate(timeout=120)
 
     assert done.returncode == 0
     assert [opened().body(url_of(number)) for number in range(10)] == [body_of(number) for number in range(10)]
@@ -361,7 +361,7 @@ code = os.waitpid(child, 0)[1]
 cache.close()
 print(code)
 """
-    said, _ = run(program, path).communicate(timeout=30)
+    said, _ = run(program, path).communicate(timeout=120)
 
     assert said == "0\n"
     cache = opened()

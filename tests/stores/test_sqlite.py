@@ -447,7 +447,7 @@ thread.join()
 print(done + 12 * 20, store.read("a").requests)
 """
     command = [sys.executable, "-W", "ignore", "-c", script, str(path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
     assert done.stderr == ""
     expected, found = map(int, done.stdout.split())
