@@ -102,7 +102,7 @@ def test_a_crawl_that_waits_for_a_host_notices_a_closed_pipe(shell: Shell, site:
     assert process.stderr is not None
     block_until(lambda: site.count("/robots.txt") > 0, process)
 
-    with ends_within(10):
+    with ends_within(10, work=2):
         process.stdout.close()
         said = process.stderr.read()
 
@@ -140,7 +140,7 @@ def test_a_device_that_stays_full_ends_the_crawl_when_its_patience_is_over(
     linked(site, 5)
     began = time.monotonic()
 
-    with ends_within(15):
+    with ends_within(15, work=2):
         done = shell("crawl", site.url("/"), "--jsonl", "/dev/full", "--job", "mine", "--patience", "1s")
     took = time.monotonic() - began
     again = shell("crawl", site.url("/"), "--jsonl", "pages.jsonl", "--job", "mine")

@@ -125,7 +125,7 @@ def test_a_pipe_that_stays_open_keeps_no_crawl_from_its_end(shell: Shell, site: 
 
 def test_a_pipe_that_says_nothing_keeps_no_crawl_from_its_end(shell: Shell, snapshot: Snapshot) -> None:
     """U17, Issue 5: neither its time nor a signal"""
-    with ends_within(15):
+    with ends_within(15, work=2):
         limited, endless = piped(shell, "--max-time", "0.5s"), piped(shell)
         code = limited.wait(60)
         with pytest.raises(subprocess.TimeoutExpired):  # it waits for its first line

@@ -238,7 +238,7 @@ def test_copies_are_kept_confirmed_and_used_as_asked(shell: Shell, site: Site, s
 
 def test_a_deadline_that_cannot_be_met_is_told_at_once(shell: Shell, site: Site, snapshot: Snapshot) -> None:
     """U5: and says when the turn would have come"""
-    with ends_within(15):
+    with ends_within(15, work=2):
         done = shell("get", "--deadline", "5s", site.url("/"), CURTSY_PAUSE_MIN="20", CURTSY_PAUSE_MAX="20")
 
     assert done.code == 75

@@ -138,7 +138,7 @@ async def test_a_crawl_ends_when_its_time_is_up(site: Site, phase: Phase) -> Non
     site.page("/*", html(*(f"/{number}" for number in range(20))))
     with ExitStack() as stack:
         given: dict[str, Any] = {"seeds": site.url("/"), **QUICK, **phase(site, stack)}
-        with ends_within(TIME + OVERTIME + SPARE):
+        with ends_within(TIME + OVERTIME + SPARE, work=2):
             summary, took = await timed(given)
 
     assert summary.ended in ("max_time", "later")

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -57,8 +57,9 @@ POST = b"POST /api/login HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
 @pytest.mark.parametrize("first", [b"", b"G", HEAD[:-2], HEAD, POST], ids=repr)
 def test_half_a_request_does_not_hold_a_connection(first: bytes) -> None:
     """F32: slowloris; also when it drips, and behind a whole request"""
-    with server() as port, socket.create_connection(("127.0.0.1", port)) as connection, ends_within(5):
+    with server() as port, ends_within(5), ExitStack() as stack:
         began = time.monotonic()
+        connection = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
         connection.sendall(first)
         if first == HEAD:
             assert b"200 OK" in connection.recv(4096)
