@@ -285,7 +285,7 @@ def test_on_a_full_disk_it_pauses_and_goes_on_when_there_is_room(site: Site, tmp
     asked = site.count()
 
     room.touch()
-    said, errors = process.communicate(timeout=60)
+    said, errors = process.communicate(timeout=240)
 
     assert process.returncode == 0, errors
     summary = json.loads(said)
