@@ -9,12 +9,15 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
+import warnings
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.support.ending import end_all_since, how_many
 from tests.support.site import Site
 from tests.support.snapshot import snapshot as snapshot
 from tests.support.warm import WARM
@@ -56,6 +59,28 @@ def _runtime_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     os.environ.pop("XDG_RUNTIME_DIR")
     if before is not None:
         os.environ["XDG_RUNTIME_DIR"] = before
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_running() -> Iterator[None]:
+    """A test that fails leaves no process behind, nor one that passes."""
+    before = how_many()  # those of the module's fixtures stay
+    yield
+    end_all_since(before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Clear away what a failed test has left open. Else another test would be told of it, and fail as well."""
+    before = item.session.testsfailed
+    answer = yield
+    if item.session.testsfailed > before:
+        for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+            vars(sys).pop(name, None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gc.collect()
+    return answer
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def imports(tree: ast.AST, is_deferred: bool = False) -> Iterator[Import]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
             yield from (Import(node.module or "", each.name, is_deferred) for each in node.names)
-        else:
+        elif not isinstance(node, ast.expr):
             is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
             is_typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
             yield from imports(node, is_deferred or is_function or is_typing)

@@ -346,7 +346,7 @@ def start_worker(folder: Path, site: Site, server: RedisServer, pause: float = 0
 
 
 def ended(worker: Process[str]) -> tuple[int, str]:
-    _, told = worker.communicate(timeout=50)
+    _, told = worker.communicate(timeout=120)
     return worker.returncode, told
 
 
@@ -399,12 +399,12 @@ def test_the_dashboard_as_it_is_started_is_healthy(tmp_path: Path) -> None:
         port = re.search(r":(\d+)/", dashboard.stderr.readline())
         assert port is not None
         asking = [sys.executable, *(word.replace(":8765/", f":{port[1]}/") for word in check)]
-        fine = subprocess.run(asking, env=environment, capture_output=True, text=True, timeout=30)
+        fine = subprocess.run(asking, env=environment, capture_output=True, text=True, timeout=120)
         wrong = subprocess.run(
-            asking, env=environment | {"CURTSY_DASHBOARD_TOKEN": "another"}, capture_output=True, timeout=30
+            asking, env=environment | {"CURTSY_DASHBOARD_TOKEN": "another"}, capture_output=True, timeout=120
         )
         dashboard.send_signal(signal.SIGTERM)
-        code = dashboard.wait(30)
+        code = dashboard.wait(120)
 
     assert program == "python"
     assert fine.returncode == 0, fine.stderr

@@ -88,7 +88,7 @@ def run(module: str, *words: str, env: dict[str, str], cwd: Path) -> tuple[int, 
     """Run a module; its exit code, and what it says on standard output and standard error."""
     pipe = subprocess.PIPE
     process: Process[str] = Process(module, *words, text=True, env=env, cwd=cwd, stdout=pipe, stderr=pipe)
-    out, err = process.communicate(50)
+    out, err = process.communicate(120)
     return process.returncode, out, err
 
 
@@ -204,7 +204,7 @@ def test_the_code_of_the_pages_is_sound_to_a_type_checker(tmp_path: Path) -> Non
 
     # With our settings, so that what a check of the code left in the cache is used; `main` may be twice on a page.
     command = [sys.executable, "-m", "mypy", "--disable-error-code", "no-redef", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"in {len(pages)} source files" in done.stdout
@@ -325,7 +325,7 @@ def test_the_site_is_built_without_a_complaint_and_needs_no_network(tmp_path: Pa
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
     )
 
     assert done.returncode == 0, done.stdout + done.stderr

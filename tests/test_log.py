@@ -23,6 +23,8 @@ from hypothesis import strategies as st
 from curtsy.core.message import Headers
 from curtsy.core.secrets import mask_url
 from curtsy.system.log import JsonHandler, create_logger, install_json_logging, level_named, library_logger
+from tests.support.bounds import cpu_within
+from tests.support.ending import ends_with_test
 from tests.support.said import missing
 from tests.support.snapshot import Snapshot
 
@@ -51,7 +53,7 @@ def run(
         stderr=stderr,
         text=True,
         check=False,
-        timeout=30,
+        timeout=120,
     )
 
 
@@ -118,8 +120,8 @@ def test_a_line_is_one_write(tmp_path: Path) -> None:
     path = tmp_path / "log"
     code = "from curtsy import create_logger\nlog = create_logger('a')\nfor n in range(300): log.info('x' * 500, n=n)"
     with path.open("ab") as file:
-        running = [subprocess.Popen([sys.executable, "-c", code], stderr=file) for _ in range(3)]
-        codes = [each.wait(timeout=30) for each in running]
+        running = [ends_with_test(subprocess.Popen([sys.executable, "-c", code], stderr=file)) for _ in range(3)]
+        codes = [each.wait(timeout=120) for each in running]
 
     assert codes == [0, 0, 0]
     assert len([json.loads(line) for line in path.read_text().splitlines()]) == 900
@@ -414,12 +416,10 @@ def test_the_headers_of_a_message_are_masked() -> None:
 def test_no_text_is_slow_to_mask() -> None:
     """F62, F32: URLs come from pages, and pages may be hostile"""
     texts = ["://a:" * 20_000 + "@", "?a" * 50_000, "?token=" * 20_000, "%3F" * 50_000 + "=", "cookie: '" * 20_000]
-    began = time.process_time()
 
-    for text in texts:
-        logged(text)
-
-    assert time.process_time() - began < 5
+    with cpu_within(5):
+        for text in texts:
+            logged(text)
 
 
 # --- The library's own

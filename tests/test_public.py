@@ -19,6 +19,7 @@ import curtsy
 import curtsy.limits
 import curtsy.testing
 import curtsy.types
+from tests.support.bounds import slowness
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference" / "api.md"
@@ -95,7 +96,7 @@ def checked(program: str, path: Path) -> str:
     pytest.importorskip("mypy", reason='pip install "curtsy[check]"')
     path.write_text(program)
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", str(path)], cwd=ROOT, capture_output=True, text=True, timeout=50, check=False
+        [sys.executable, "-m", "mypy", str(path)], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode in (0, 1), done.stderr
     return done.stdout
@@ -154,7 +155,7 @@ def test_import_is_quick_and_brings_nothing_heavy_along() -> None:
     seconds, _, heavy = run(code).partition(" ")
 
     assert heavy == "[]"
-    assert float(seconds) < 0.1
+    assert float(seconds) < 0.1 * slowness()
 
 
 def test_a_client_needs_no_pydantic_until_settings_are_read() -> None:

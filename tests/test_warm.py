@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ending import end_all_since, ends_with_test, how_many
 from tests.support.warm import ROOT, Process
 
 PIPE = subprocess.PIPE
@@ -37,7 +38,7 @@ def started(program: str, *arguments: str, **more: object) -> Process[str]:
 def test_it_ends_as_a_program_does(program: str, code: int, last: str) -> None:
     process = started(program)
 
-    _, said = process.communicate(30)
+    _, said = process.communicate(120)
 
     assert (process.returncode, (said.splitlines() or [""])[-1]) == (code, last)
 
@@ -50,7 +51,7 @@ def test_it_is_not_over_before_its_threads_and_what_comes_at_exit() -> None:
         "print('the program')\n"
     )
 
-    out, err = process.communicate(30)
+    out, err = process.communicate(120)
 
     assert (out.splitlines(), err) == (["the program", "a thread", "at exit"], "")
 
@@ -60,7 +61,7 @@ def test_it_has_its_own_arguments_environment_directory_and_session(tmp_path: Pa
     program = f"import json, os, sys; print(json.dumps({shown}))"
 
     said = [
-        started(program, "a", env={"A": "b"}, cwd=tmp_path, start_new_session=is_leader).communicate(30)[0]
+        started(program, "a", env={"A": "b"}, cwd=tmp_path, start_new_session=is_leader).communicate(120)[0]
         for is_leader in (True, False)
     ]
 
@@ -74,7 +75,7 @@ def test_it_has_its_own_arguments_environment_directory_and_session(tmp_path: Pa
 def test_it_takes_as_much_as_a_command_line_takes() -> None:
     process = started("import sys; print([len(each) for each in sys.argv])", *["x" * 100_000] * 10)
 
-    assert process.communicate(30) == (f"[2{', 100000' * 10}]\n", "")
+    assert process.communicate(120) == (f"[2{', 100000' * 10}]\n", "")
 
 
 def test_it_can_be_spoken_to_waited_for_and_killed() -> None:
@@ -91,8 +92,22 @@ def test_it_can_be_spoken_to_waited_for_and_killed() -> None:
     os.kill(process.pid, 0)
     process.kill()
 
-    assert process.communicate(30) == ("again\n", "")
+    assert process.communicate(120) == ("again\n", "")
     assert (process.poll(), process.wait(), process.returncode) == (-9, -9, -9)
+
+
+def test_what_a_test_leaves_running_is_ended_and_closed() -> None:
+    """So that one failure does not cause others."""
+    before = how_many()
+    forked = started("input()")
+    bare = ends_with_test(subprocess.Popen([sys.executable, "-c", "input()"], stdin=PIPE, stdout=PIPE))
+
+    end_all_since(before)
+
+    assert (forked.returncode, bare.returncode) == (-signal.SIGKILL, -signal.SIGKILL)
+    streams = (forked.stdin, forked.stdout, forked.stderr, bare.stdin, bare.stdout)
+    assert all(stream is not None and stream.closed for stream in streams)
+    assert how_many() == before
 
 
 def test_the_tests_can_interrupt_what_they_start_though_their_parent_ignores_it() -> None:

@@ -498,7 +498,7 @@ def test_a_journal_in_the_making_is_no_harm_where_it_cannot_be_written(
             cache.entry(url_of(0))  # looks at the file anew, at once
 
             assert there(cache) == 39
-            other.communicate(timeout=30)
+            other.communicate(timeout=120)
     assert caplog.text == ""
 
 
@@ -526,7 +526,7 @@ def test_who_begins_to_write_is_noticed_where_that_cannot_be_done(path: Path, vi
             other.stdout.readline()
             cache.entry(url_of(0))  # looks at the file anew, at once
             assert there(cache) == 39
-            other.communicate(timeout=30)
+            other.communicate(timeout=120)
 
         assert there(cache) == 39
 
@@ -643,7 +643,7 @@ def test_no_writer_waits_long_for_another(path: Path) -> None:
     """N7: every page of four busy writers is kept"""
     writers = [writer("packed", path.parent, 1000 * number, 60, 1) for number in range(4)]
     for each in writers:
-        each.communicate(timeout=30)
+        each.communicate(timeout=120)
 
     cache = PackedCache(path)
     there = sum(cache.get(url_of(1000 * number + each)) is not None for number in range(4) for each in range(60))

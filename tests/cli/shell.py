@@ -67,7 +67,7 @@ class Shell:
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             given.write(stdin.encode() if isinstance(stdin, str) else stdin)
             given.seek(0)
-            code = self._process(*arguments, env=self._env(env), stdin=given, stdout=out, stderr=err).wait(30)
+            code = self._process(*arguments, env=self._env(env), stdin=given, stdout=out, stderr=err).wait(120)
             out.seek(0)
             err.seek(0)
             return Done(code, out.read().decode(), err.read().decode())
@@ -81,7 +81,7 @@ class Shell:
             env=self._env(env),
             input=given,
             capture_output=True,
-            timeout=30,
+            timeout=120,
             check=False,
         )
         return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
@@ -91,7 +91,7 @@ class Shell:
         name = " ".join(CURTSY)
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-c", f'curtsy() {{ {name} "$@"; }}; {line}'],
-            cwd=self.project, env=self.env, capture_output=True, text=True, timeout=30, check=False,
+            cwd=self.project, env=self.env, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         return Done(done.returncode, done.stdout, done.stderr)
 
@@ -113,7 +113,7 @@ class Shell:
         except OSError:  # on Linux the end of a terminal is an error
             pass
         os.close(leader)
-        return Done(process.wait(30), shown.decode().replace("\r\n", "\n"), "")
+        return Done(process.wait(120), shown.decode().replace("\r\n", "\n"), "")
 
     @contextmanager
     def store(self) -> Iterator[Store]:
@@ -145,5 +145,5 @@ class Shell:
 def stop(process: Process[bytes] | subprocess.Popen[bytes], number: signal.Signals = signal.SIGINT) -> Done:
     """Send a signal, and wait for the end."""
     process.send_signal(number)
-    out, err = process.communicate(timeout=15)
+    out, err = process.communicate(timeout=60)
     return Done(process.returncode, out.decode(), err.decode())

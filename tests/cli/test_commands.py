@@ -19,6 +19,8 @@ from curtsy.cli.command import Command, Group
 from curtsy.cli.context import GLOBAL_OPTIONS, CommandContext
 from tests.cli.documented import FIELDS
 from tests.cli.shell import CURTSY, Shell, stop
+from tests.support.bounds import slowness
+from tests.support.ending import ends_with_test
 from tests.support.snapshot import Snapshot
 
 ROOT = Path(__file__).parent.parent.parent
@@ -158,8 +160,10 @@ def test_a_closed_output_and_one_that_knows_no_marks_are_no_trouble(shell: Shell
 
 def test_the_demo_starts_and_can_be_interrupted(shell: Shell, snapshot: Snapshot) -> None:
     """issue: `curtsy demo`; U17"""
-    process = subprocess.Popen(
-        [*CURTSY, "demo"], cwd=shell.project, env=shell.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    process = ends_with_test(
+        subprocess.Popen(
+            [*CURTSY, "demo"], cwd=shell.project, env=shell.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
     )
     assert process.stdout is not None
     first = process.stdout.readline()
@@ -188,7 +192,7 @@ def test_help_comes_at_once(shell: Shell) -> None:
         subprocess.run([sys.executable, "-m", "curtsy", "--help"], env=shell.env, capture_output=True, check=True)
         took.append(time.perf_counter() - began)
 
-    assert min(took) < 0.3
+    assert min(took) < 0.3 * slowness(time.perf_counter)
 
 
 def test_help_imports_none_of_what_fetching_needs(shell: Shell) -> None:
@@ -210,7 +214,7 @@ def test_a_dashboard_whose_library_is_broken_says_how(tmp_path: Path, snapshot: 
 
     done = subprocess.run(
         [sys.executable, "-m", "curtsy", "serve", "--port", "0"],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False,
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
     assert done.returncode == 78

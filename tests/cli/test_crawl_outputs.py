@@ -14,6 +14,7 @@ import pytest
 from tests.cli.crawling import line_with, linked, numbers
 from tests.cli.shell import Done, Shell, stop
 from tests.crawling.web import html
+from tests.support.bounds import ends_within
 from tests.support.polling import block_until
 from tests.support.site import Site
 from tests.support.snapshot import Snapshot
@@ -49,7 +50,7 @@ def on_small_disk(shell: Shell, limit: int, *words: object) -> Done:
         "tests.support.program", LIMITED, limit, *words, text=False, cwd=shell.project, env={**shell.env, **PLAIN},
         stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe,
     )  # fmt: skip
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     return Done(process.returncode, out.decode(), err.decode())
 
 
@@ -98,16 +99,15 @@ def test_a_crawl_that_waits_for_a_host_notices_a_closed_pipe(shell: Shell, site:
     linked(site, 5)
     process = shell.start("crawl", site.url("/"), "--jsonl", "-", CURTSY_DELAY="500", **PLAIN)
     assert process.stdout is not None
-    block_until(lambda: site.count("/robots.txt") > 0, process)
-    began = time.monotonic()
-
-    process.stdout.close()
-
     assert process.stderr is not None
-    said = process.stderr.read()
-    assert process.wait(20) == 74
+    block_until(lambda: site.count("/robots.txt") > 0, process)
+
+    with ends_within(10, work=2):
+        process.stdout.close()
+        said = process.stderr.read()
+
+    assert process.wait(60) == 74
     assert b"standard output" in said
-    assert time.monotonic() - began < 10
     process.stderr.close()
 
 
@@ -119,7 +119,7 @@ def test_a_reader_that_does_not_read_keeps_neither_a_limit_nor_a_signal_from_its
     endless = shell.start("crawl", site.url("/"), "--jsonl", "-", "--body", "text", **PLAIN)
 
     block_until(lambda: len(site.visits("/p/1")) == 2)
-    code = limited.wait(20)
+    code = limited.wait(60)
     done = stop(endless)
 
     assert code == 75
@@ -140,7 +140,8 @@ def test_a_device_that_stays_full_ends_the_crawl_when_its_patience_is_over(
     linked(site, 5)
     began = time.monotonic()
 
-    done = shell("crawl", site.url("/"), "--jsonl", "/dev/full", "--job", "mine", "--patience", "1s")
+    with ends_within(15, work=2):
+        done = shell("crawl", site.url("/"), "--jsonl", "/dev/full", "--job", "mine", "--patience", "1s")
     took = time.monotonic() - began
     again = shell("crawl", site.url("/"), "--jsonl", "pages.jsonl", "--job", "mine")
 
@@ -151,7 +152,7 @@ def test_a_device_that_stays_full_ends_the_crawl_when_its_patience_is_over(
     assert numbers(going_on) == [1]  # URLs, and no time: as soon as there is room
     snapshot(ending(done, os.strerror(errno.ENOSPC)), "ended")
     snapshot(going_on, "going on")
-    assert 1 <= took < 15
+    assert took >= 1
     assert again.code == 0
     assert sorted(urls(shell.project / "pages.jsonl")) == everything(site, 5)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.shell import CURTSY, Shell
+from tests.support.ending import ends_with_test
 from tests.support.site import Site, hang
 
 # --- Ctrl-C
@@ -30,7 +31,7 @@ def test_ctrl_c_while_it_starts_prints_no_traceback(shell: Shell, site: Site, im
         for _ in range(imports):
             process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
 
     assert process.returncode == 130
     assert out == ""
@@ -95,14 +96,14 @@ def test_a_terminal_that_is_gone_stops_no_crawl(shell: Shell, site: Site) -> Non
     for number in range(5):
         site.page(f"/{number}", "x")
     leader, follower = os.openpty()
-    process = subprocess.Popen(
+    process = ends_with_test(subprocess.Popen(
         [*CURTSY, "crawl", site.url("/"), "--out", "pages"],
         cwd=shell.project, env={**shell.env, "TERM": "xterm"}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=follower, start_new_session=True,
-    )  # fmt: skip
+    ))  # fmt: skip
     os.close(follower)
     os.read(leader, 1)
     os.close(leader)  # from now on each write to it fails
 
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     assert len(site.visits()) == 7

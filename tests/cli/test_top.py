@@ -138,7 +138,7 @@ def test_q_ends_it_and_gives_the_terminal_back(shell: Shell, site: Site) -> None
     except OSError:  # on Linux the end of a terminal is an error
         pass
     os.close(leader)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
 
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode().replace("\x1b[H", "\n"))
     assert (process.returncode, err) == (0, b"")
@@ -198,7 +198,7 @@ def test_a_warning_does_not_disturb_the_picture_and_is_not_lost(shell: Shell, sn
         except OSError:  # on Linux the end of a terminal is an error
             pass
     os.close(leader)
-    process.wait(30)
+    process.wait(120)
 
     view, _, after = shown.decode().partition("\x1b[?1049l")
     frames = view.split("\x1b[H")[2:]  # before the second the screen is made ready

@@ -35,7 +35,7 @@ def travel(settings: dict[str, Any], site: Site, legs: list[tuple[int, int]]) ->
     }  # fmt: skip
     task = json.dumps({"settings": given, "url": site.url(""), "legs": legs})
     process = Process("tests.client.traveller", task, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    out, err = process.communicate(timeout=50)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert err == ""
     found: list[list[str | None]] = json.loads(out)

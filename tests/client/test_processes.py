@@ -43,7 +43,7 @@ def run(
 ) -> list[list[dict[str, Any]]]:
     """Let a process fetch each list of URLs, all at once; what came of them."""
     process = start(settings, urls, concurrency, inherited=inherited)
-    out, err = process.communicate(timeout=50)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert err == ""
     return [json.loads(line) for line in out.splitlines()]
@@ -117,7 +117,7 @@ def test_two_programs_that_name_no_store_share_pace_and_budget(
 
     with Lateness() as late:
         programs = [start(settings, [[site.url(f"/{name}/{number}") for number in range(5)]]) for name in "ab"]
-        told = [program.communicate(timeout=50) for program in programs]
+        told = [program.communicate(timeout=120) for program in programs]
     results = [json.loads(out) for out, _ in told]
 
     assert [(program.returncode, err) for program, (_, err) in zip(programs, told, strict=True)] == [(0, "")] * 2
@@ -179,7 +179,7 @@ def test_a_process_that_is_killed_while_it_fetches_robots_txt_is_waited_for_no_l
         other.wait(0.3)
     kill(victim)
     with Lateness() as late:
-        out, err = other.communicate(timeout=50)
+        out, err = other.communicate(timeout=120)
 
     first, second, page = site.visits()
     assert (other.returncode, err, json.loads(out)[0]["ok"]) == (0, "", True)

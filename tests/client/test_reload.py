@@ -37,7 +37,7 @@ async def changed_while_one_waits(site: Site, folder: Path, *texts: str) -> Fetc
         for key in list(session_of(web).gate.queues._queues):
             session_of(web).gate.queues.nudge(key)
 
-        return await asyncio.wait_for(waiting, 20)
+        return await asyncio.wait_for(waiting, 60)
 
 
 def change(web: AsyncClient, settings: Path, text: str) -> None:
@@ -102,7 +102,7 @@ async def test_a_host_that_is_denied_while_its_robots_txt_is_on_its_way_is_not_a
 
     def robots(visit: Visit) -> Reply:
         asked.set()
-        answered.wait(10)
+        answered.wait(60)
         return Reply(404)
 
     site.on("/robots.txt", robots)
@@ -117,7 +117,7 @@ async def test_a_host_that_is_denied_while_its_robots_txt_is_on_its_way_is_not_a
         session_of(web).settings.reload()
         answered.set()
 
-        result = await asyncio.wait_for(fetching, 20)
+        result = await asyncio.wait_for(fetching, 60)
 
     assert result.reason is Reason.DOMAIN_DENIED
     assert site.paths() == ["/robots.txt"]

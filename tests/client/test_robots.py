@@ -311,7 +311,7 @@ async def test_no_more_than_a_mebibyte_of_a_robots_txt_is_taken(site: Site, kind
     site.reply("/robots.txt", replies[kind])
     allowing(site)
 
-    with bounded_memory(), ends_within(5):
+    with bounded_memory(), ends_within(5, work=2):
         async with client() as web:
             result = await web.fetch(site.url("/private"))
 

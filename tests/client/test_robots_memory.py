@@ -70,7 +70,7 @@ def test_many_sites_with_a_large_robots_txt_take_no_more_memory_than_a_few(
         "tests.support.program", PROGRAM, place, AGENT, url, str(HOSTS), str(WARM),
         text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    out, err = process.communicate(timeout=50)
+    out, err = process.communicate(timeout=120)
 
     assert process.returncode == 0, err
     before, after = map(int, out.split())

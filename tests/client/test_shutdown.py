@@ -75,7 +75,7 @@ def ended(site: Site, place: Path, code: str, **given: Any) -> tuple[int, str, s
     settings = {**SETTINGS, "store": f"sqlite:///{place}/hosts.sqlite", **given}
     words, pipe = (BEGINNING + code, json.dumps(settings), site.url("/"), place), subprocess.PIPE
     process: Process[str] = Process("tests.support.whole", *words, text=True, stdout=pipe, stderr=pipe)
-    out, err = process.communicate(30)
+    out, err = process.communicate(120)
     return process.returncode, out, err
 
 
@@ -533,7 +533,7 @@ def test_a_client_that_is_dropped_is_told_of_and_given_back(site: Site, tmp_path
     with pytest.warns(ResourceWarning, match=r"curtsy\.Client") as warned:
         del web
     snapshot(str(warned[0].message))
-    thread.join(20)
+    thread.join(60)
 
     assert not thread.is_alive()
     assert not is_open(path)
@@ -550,7 +550,7 @@ def test_a_crawl_that_is_dropped_is_told_of_and_given_back(site: Site, tmp_path:
     with pytest.warns(ResourceWarning, match=r"curtsy\.Crawl") as warned:
         del pages
     snapshot(str(warned[0].message))
-    thread.join(20)
+    thread.join(60)
 
     assert not thread.is_alive()
     assert not is_open(path)

@@ -20,6 +20,7 @@ from curtsy.core.pattern import matches
 from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy, entry_name
 from curtsy.core.setting import number, settings_of
 from tests.strategies import ANY
+from tests.support.bounds import cpu_within, slowness
 from tests.support.said import missing
 from tests.support.snapshot import Snapshot
 
@@ -152,7 +153,7 @@ def test_a_warm_look_up_takes_under_a_microsecond() -> None:
             of("a.b.h7.example")
         best = min(best, (time.perf_counter_ns() - began) / 1000)
 
-    assert best < 1000, f"{best:.0f} ns"
+    assert best < 1000 * slowness(), f"{best:.0f} ns"
 
 
 def test_the_program_as_a_whole_has_a_rate_and_nothing_else() -> None:
@@ -403,11 +404,8 @@ def test_a_path_pattern_is_written_as_in_robots_txt(pattern: str, target: str, i
 
 def test_a_hostile_pattern_takes_no_time() -> None:
     """F32: matching is linear."""
-    began = time.process_time()
-
-    assert not matches("/" + "*a" * 2000 + "*b$", "/" + "a" * 8000)
-
-    assert time.process_time() - began < 1.0
+    with cpu_within(1.0):
+        assert not matches("/" + "*a" * 2000 + "*b$", "/" + "a" * 8000)
 
 
 def test_unlimited_limits_nothing() -> None:

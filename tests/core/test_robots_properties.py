@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from curtsy.core.pattern import _MUCH_WORK, _Places
 from curtsy.core.robots import MAX_BYTES, Robots, Verdict, parse, parse_for, product_token, token_of
 from curtsy.core.robots_lines import whole_lines
+from tests.support.bounds import slowness
+from tests.support.ending import ends_with_test
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A reader that is slow and plain, written from the RFC and from the description of Google's parser: it goes through the
@@ -390,13 +392,15 @@ print(hashlib.sha256(repr((told, robots.warnings, robots.sitemaps)).encode()).he
 def test_the_answer_does_not_depend_on_the_hash_seed() -> None:
     """R3"""
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", SEEDED], env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE
+        ends_with_test(
+            subprocess.Popen(
+                [sys.executable, "-c", SEEDED], env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE
+            )
         )
         for seed in ("0", "1", "77", "4242")
     ]
 
-    told = {process.communicate(timeout=50)[0] for process in processes}
+    told = {process.communicate(timeout=120)[0] for process in processes}
 
     assert len(told) == 1
     assert len(told.pop().strip()) == 64
@@ -465,7 +469,7 @@ def test_no_file_and_no_url_take_longer_than_a_quarter_of_a_second() -> None:
         started = time.process_time()
         assert len(robots.warnings) <= 100
         times.append(time.process_time() - started)
-        if max(times) > 0.25:
+        if max(times) > 0.25 * slowness():
             slow[name] = times
     gc.unfreeze()
 
@@ -482,7 +486,7 @@ def test_a_star_pattern_is_decided_within_50_milliseconds() -> None:
         verdicts.append(robots.verdict("a", path).allowed)
         times.append(time.process_time() - started)
 
-    assert max(times) < 0.05
+    assert max(times) < 0.05 * slowness()
     assert verdicts == [True, False]
 
 

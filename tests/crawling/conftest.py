@@ -6,15 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.crawling.crawl_process import CrawlProcess
 from tests.support.redis_server import RedisServer, redis_available
-
-
-@pytest.fixture(autouse=True)
-def _no_crawl_is_left_running() -> Iterator[None]:
-    """A test that fails does not have the next ones fail, too."""
-    yield
-    CrawlProcess.end_all()
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from curtsy.crawling.results import CrawledPage, SkippedUrl
 from curtsy.crawling.start import acrawl
-from tests.support.polling import block_until
+from tests.support.polling import PATIENCE, block_until
 from tests.support.warm import Process
 
 ROOT = Path(__file__).parents[2]
@@ -66,9 +66,6 @@ async def crawl(options: dict[str, Any], *, is_held: bool) -> int:
 class CrawlProcess:
     """Such a process."""
 
-    started: ClassVar[list[CrawlProcess]] = []
-    """Those of the running test; what it leaves behind is ended after it."""
-
     def __init__(self, *, is_held: bool = False, **options: Any) -> None:
         """`is_held` has it stand ready until `begin`; with `still_after`, it stops itself after so many pages."""
         self.said = ""
@@ -78,7 +75,6 @@ class CrawlProcess:
             "tests.crawling.crawl_process", json.dumps(options), *(["held"] * is_held),
             text=True, stdin=pipe, stdout=pipe, stderr=pipe,
         )  # fmt: skip
-        self.started.append(self)
         if is_held:
             assert self._process.stdout is not None
             assert self._process.stdout.readline() == "ready\n", self._process.communicate()
@@ -102,7 +98,7 @@ class CrawlProcess:
         """Wake it up."""
         self._process.send_signal(signal.SIGCONT)
 
-    def kill_when(self, condition: Callable[[], bool], within: float = 30.0) -> bool:
+    def kill_when(self, condition: Callable[[], bool], within: float = PATIENCE) -> bool:
         """Kill it as soon as something is so; False if it had ended before."""
         block_until(lambda: self._process.poll() is not None or condition(), within=within, every=0.001)
         is_killed = self._process.poll() is None
@@ -111,21 +107,7 @@ class CrawlProcess:
         assert is_killed or self._process.returncode == 0, errors
         return is_killed
 
-    @classmethod
-    def end_all(cls) -> None:
-        """End those that a test which failed has left running."""
-        for each in cls.started:
-            if each.is_running:
-                each._process.kill()
-                each._process.communicate()
-        cls.started.clear()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it has not ended yet."""
-        return self._process.poll() is None
-
-    def summary(self, within: float = 60.0) -> dict[str, Any]:
+    def summary(self, within: float = PATIENCE) -> dict[str, Any]:
         """Wait for its end, and for what it says then."""
         said, errors = self._process.communicate(timeout=within)
         assert self._process.returncode == 0, errors

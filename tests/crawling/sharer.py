@@ -115,7 +115,7 @@ class Sharer:
 
     def wait_for_events(self, count: int) -> None:
         """Wait until it has said so much, or is over."""
-        block_until(lambda: len(self.events) >= count or self.process.poll() is not None, within=50)
+        block_until(lambda: len(self.events) >= count or self.process.poll() is not None)
 
     def kill(self) -> None:
         """End it with SIGKILL."""
@@ -139,7 +139,7 @@ class Sharer:
 
 def busiest(sharers: Sequence[Sharer], count: int) -> Sharer:
     """Wait until one of them has said so much; which one."""
-    return block_until(lambda: [sharer for sharer in sharers if len(sharer.events) >= count], within=50)[0]
+    return block_until(lambda: [sharer for sharer in sharers if len(sharer.events) >= count])[0]
 
 
 def filters(sharers: Sequence[Sharer], pages: int) -> None:

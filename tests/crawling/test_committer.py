@@ -19,6 +19,7 @@ from curtsy.crawling.results import MOST_LINKS, Finished
 from curtsy.crawling.start import acrawl
 from tests.crawling.leaves import page
 from tests.crawling.web import QUICK, crawled, html
+from tests.support.bounds import slowness
 from tests.support.site import Site
 
 CLAIMED = Claimed("https://h.org/", "h.org", 0, 0, None, 0, 0, 1, 0.0)
@@ -141,17 +142,17 @@ async def test_a_page_with_very_many_links_is_written_to_the_end_when_the_crawl_
 
 
 class Longest:
-    """The longest time for which the event loop was held: a task that wants its turn again and again."""
+    """The longest CPU time for which the event loop was held: a task that wants its turn again and again."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._task: asyncio.Task[None] | None = None
 
     async def _watch(self) -> None:
-        last = time.perf_counter()
+        last = time.process_time()  # the interpreter may be held in a thread, too
         while True:
             await asyncio.sleep(0)
-            now = time.perf_counter()
+            now = time.process_time()
             self.seconds, last = max(self.seconds, now - last), now
 
     async def __aenter__(self) -> Longest:
@@ -182,7 +183,7 @@ async def test_no_page_holds_the_event_loop_for_long(site: Site, tmp_path: Path,
             summary = await crawl.run()
 
         assert sum(crawl.totals.left_out.values()) + summary.queued == len(PAGES[kind])
-        if held.seconds < 0.15:
+        if held.seconds < 0.15 * slowness():
             return
     raise AssertionError(held.seconds)
 
@@ -205,6 +206,6 @@ async def test_no_part_of_a_page_holds_the_interpreter_for_long(site: Site, kind
             summary = await crawl.run()
 
         assert (summary.fetched, summary.queued) == (1, 1)
-        if held.seconds < 0.12:
+        if held.seconds < 0.12 * slowness():
             return
     raise AssertionError(held.seconds)

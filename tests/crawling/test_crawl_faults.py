@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -26,6 +25,7 @@ from curtsy.http.address import TableResolver
 from curtsy.http.sender import HttpSender
 from curtsy.testing import FakeClock
 from tests.crawling.web import QUICK, crawled, graph, html, polite
+from tests.support.bounds import ends_within
 from tests.support.polling import block_until, steady
 from tests.support.site import Reply, Site, Visit, reset
 from tests.support.warm import Process
@@ -285,7 +285,7 @@ def test_on_a_full_disk_it_pauses_and_goes_on_when_there_is_room(site: Site, tmp
     asked = site.count()
 
     room.touch()
-    said, errors = process.communicate(timeout=60)
+    said, errors = process.communicate(timeout=240)
 
     assert process.returncode == 0, errors
     summary = json.loads(said)
@@ -348,13 +348,12 @@ async def test_a_program_is_told_that_not_all_could_be_written(site: Site) -> No
 
     limits: list[dict[str, Any]] = [{"patience": 0.3}, {"max_time": 0.3}]
     for limit in limits:
-        began = time.monotonic()
-        async with acrawl(site.url("/"), **QUICK, **limit, outputs="jsonl:/dev/full") as crawl:
-            with pytest.raises(NotWritten, match=os.strerror(errno.ENOSPC)):
-                await crawl.run()
+        with ends_within(10):
+            async with acrawl(site.url("/"), **QUICK, **limit, outputs="jsonl:/dev/full") as crawl:
+                with pytest.raises(NotWritten, match=os.strerror(errno.ENOSPC)):
+                    await crawl.run()
         assert crawl.summary is not None
         assert (crawl.summary.ended, crawl.summary.fetched, crawl.summary.queued) == ("later", 0, 1)
-        assert time.monotonic() - began < 10
 
 
 # What a name may come to.
@@ -416,7 +415,7 @@ def test_a_crawl_puts_no_host_off_where_few_files_may_be_open(site: Site, tmp_pa
     urls = [site.url(f"/{number}", host=f"127.0.1.{1 + number % 80}") for number in range(240)]
     command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path), *urls]
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     assert done.stdout == "240 done\n", done.stderr
     assert len(set(site.paths())) == 241

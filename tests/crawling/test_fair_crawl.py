@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,14 @@ from curtsy.crawling.start import acrawl
 from curtsy.http.address import TableResolver
 from curtsy.http.sender import HttpSender
 from tests.crawling.web import QUICK, html
+from tests.support.bounds import ends_within
 from tests.support.polling import steady, until
 from tests.support.site import Reply, Site, Visit, hang, later
 
 HONEST, THIRD = "honest.test", "third.test"
-MANY = 1000
+PATIENT: dict[str, Any] = {**QUICK, "timeout": 300.0, "robots_timeout": 300.0}
+"""No host that never answers is given up within a test, however slow the machine."""
+MANY = 400
 
 
 class Names(Mapping[str, str]):
@@ -65,7 +67,7 @@ async def pages_of_honest(
     """Crawl until the honest host was asked so often; the requests of all others till then."""
     sender = HttpSender(resolver=Names() if names is None else names)
     given = {"max_concurrent": 16} | given
-    async with acrawl(seeds, **QUICK, scope="host", sender=sender, **given) as crawl:
+    async with acrawl(seeds, **PATIENT, scope="host", sender=sender, **given) as crawl:
         running = asyncio.ensure_future(crawl.run())
         await until(lambda: site.count(host=HONEST) >= enough)
         others = site.count() - site.count(host=HONEST)
@@ -138,7 +140,7 @@ async def test_a_domain_or_an_address_that_is_alone_has_all_places(site: Site, k
     seeds = crowd(site, kind)[:100]
     sender = HttpSender(resolver=Names())
 
-    async with acrawl(seeds, **QUICK, scope="host", sender=sender, max_concurrent=16) as crawl:
+    async with acrawl(seeds, **PATIENT, scope="host", sender=sender, max_concurrent=16) as crawl:
         running = asyncio.ensure_future(crawl.run())
         await until(lambda: site.count() == 16)
         crawl.stop()
@@ -154,9 +156,11 @@ async def test_hosts_that_are_asked_again_at_once_hold_no_more_than_a_quarter_of
 ) -> None:
     """Q1, F61: what waits for a retry has no place, and all would come back to the wire in the same second"""
     met: set[str] = set()
+    held: list[str] = []
 
     def first_later_then_never(visit: Visit) -> Reply:
-        if visit.host in met:
+        if visit.host in met and len(met) == 40:
+            held.append(visit.host)
             return hang()
         met.add(visit.host)
         return later(1)
@@ -166,17 +170,17 @@ async def test_hosts_that_are_asked_again_at_once_hold_no_more_than_a_quarter_of
     seeds = [*crowd(site, kind)[:40], chain(site)]
     sender = HttpSender(resolver=Names())
 
-    async with acrawl(seeds, **QUICK, scope="host", sender=sender, max_concurrent=16) as crawl:
+    async with acrawl(seeds, **PATIENT, scope="host", sender=sender, max_concurrent=16) as crawl:
         running = asyncio.ensure_future(crawl.run())
-        await until(lambda: site.count() - site.count(host=HONEST) >= 84)  # robots.txt and page of each, and 4 again
-        await until(steady(lambda: site.count() - site.count(host=HONEST)), every=1.0)
+        await until(lambda: len(held) >= 4)
+        await until(steady(lambda: len(held)), every=1.0)
         before = site.count(host=HONEST)
-        await until(lambda: site.count(host=HONEST) >= before + 50, within=10.0)
+        await until(lambda: site.count(host=HONEST) >= before + 50)
         crawl.stop()
         crawl.stop()
         await running
 
-    assert site.count() - site.count(host=HONEST) <= 88
+    assert len(held) <= 8
 
 
 class SlowNames(TableResolver):
@@ -201,7 +205,7 @@ async def test_hosts_whose_names_are_looked_up_slowly_hold_no_more_than_a_quarte
     seeds = [*crowd(site, "domains")[:40], chain(site)]
     sender = HttpSender(resolver=SlowNames(3 * GLANCE))
 
-    async with acrawl(seeds, **QUICK, scope="host", sender=sender, max_concurrent=16) as crawl:
+    async with acrawl(seeds, **PATIENT, scope="host", sender=sender, max_concurrent=16) as crawl:
         running = asyncio.ensure_future(crawl.run())
         await until(lambda: site.count() - site.count(host=HONEST) >= 4)
         before = site.count(host=HONEST)
@@ -215,14 +219,13 @@ async def test_hosts_whose_names_are_looked_up_slowly_hold_no_more_than_a_quarte
 
 @pytest.mark.parametrize("kind", ["subdomains", "domains"])
 async def test_hosts_whose_names_are_not_looked_up_at_all_hold_nobody_up(site: Site, kind: str) -> None:
-    """Q1, F61: a lookup needs no place on the wire. Each had one for a second, so that 1,000 domains took 80 s"""
+    """Q1, F61: a lookup needs no place on the wire. Each had one for a second, so that 400 domains took 32 s"""
     seeds = [chain(site), *crowd(site, kind)]
 
-    began = time.monotonic()
-    others = await pages_of_honest(site, seeds, 50, names=SlowNames(60.0))
+    with ends_within(5, work=2):
+        others = await pages_of_honest(site, seeds, 50, names=SlowNames(60.0))
 
     assert others == 0
-    assert time.monotonic() - began < 5.0
 
 
 async def test_names_that_are_looked_up_slowly_and_in_vain_fail_once(site: Site) -> None:
@@ -230,7 +233,7 @@ async def test_names_that_are_looked_up_slowly_and_in_vain_fail_once(site: Site)
     seeds = [site.url("/", host=f"h{number}.{number}-nowhere.test") for number in range(8)]
     sender = HttpSender(resolver=SlowNames(2 * GLANCE))
 
-    async with acrawl(seeds, **QUICK, scope="host", sender=sender, max_concurrent=16, max_retries=0) as crawl:
+    async with acrawl(seeds, **PATIENT, scope="host", sender=sender, max_concurrent=16, max_retries=0) as crawl:
         summary = await crawl.run()
 
     assert (summary.ended, summary.totals.failed) == ("done", {"dns_error": 8})
@@ -253,7 +256,7 @@ async def test_a_site_that_names_many_urls_of_another_delays_none_of_its_pages(
     seeds = [site.url("/", host="evil.test"), chain(site)]
     sender = HttpSender(resolver=Names())
 
-    given = {**QUICK, "concurrency": 1, "max_time": 10.0}
+    given = {**PATIENT, "concurrency": 1, "max_time": 100.0}
 
     async with acrawl(seeds, **given, scope="host", sitemaps=True, max_pages=30, sender=sender) as crawl:
         summary = await crawl.run()

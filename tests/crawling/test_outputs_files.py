@@ -166,7 +166,7 @@ def test_standard_output_takes_lines_whatever_the_state() -> None:
         print("done")
     """
     command = [sys.executable, "-c", "\n".join(line[8:] for line in program.splitlines())]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
 
     first, second, last = done.stdout.splitlines()
 

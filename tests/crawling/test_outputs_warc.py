@@ -43,7 +43,7 @@ def answers(folder: Path) -> list[tuple[dict[str, str], Any, bytes]]:
 
 def check(*files: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "ignore", "-m", "warcio.cli", "check", "-v", *map(str, files)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=50)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize("ending", [".warc", ".warc.gz"])

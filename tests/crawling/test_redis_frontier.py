@@ -22,7 +22,7 @@ from curtsy.crawling.frontier.redis import LEASE, LOOK, MARGIN, RedisFrontier
 from curtsy.crawling.frontier.redis_jobs import PRESENCE, JobGone, forget, home, jobs
 from tests.crawling.sharer import Sharer, busiest, filters
 from tests.support.listening import carry, listening
-from tests.support.polling import until
+from tests.support.polling import PATIENCE, until
 from tests.support.redis_server import RedisServer
 from tests.support.snapshot import Snapshot
 
@@ -76,7 +76,7 @@ async def done(frontier: RedisFrontier, *claims: Claimed) -> list[bool]:
     return await frontier.conclude([Ending(claimed, Done()) for claimed in claims])
 
 
-async def claim_when_it_can(frontier: RedisFrontier, seconds: float = 30.0) -> Claimed:
+async def claim_when_it_can(frontier: RedisFrontier, seconds: float = PATIENCE) -> Claimed:
     got: list[Claimed] = []
 
     async def is_claimed() -> bool:
@@ -308,7 +308,6 @@ async def test_a_chain_of_pages_over_many_hosts_never_looks_as_if_it_were_over(s
         await watcher.close()
 
 
-@pytest.mark.timeout(120)
 def test_workers_that_are_killed_lose_nothing_and_share_no_host(server: RedisServer, job: str) -> None:
     """F53: four workers, two of them killed, one comes late."""
     pages = 300

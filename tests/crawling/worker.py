@@ -81,7 +81,7 @@ class Worker:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.communicate(timeout=after)
         self.process.kill()
-        self.process.communicate(timeout=40)
+        self.process.communicate(timeout=120)
         return self.process.returncode == -signal.SIGKILL
 
     def end(self) -> int:

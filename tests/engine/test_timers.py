@@ -18,6 +18,7 @@ import pytest
 from curtsy.core.message import SECOND
 from curtsy.engine.timers import SystemTimers, TaskWaiter
 from curtsy.testing import FakeClock, FakeTimers
+from tests.support.bounds import ends_within, skip_unless_punctual
 from tests.support.polling import block_until, until
 
 Ts = TypeVarTuple("Ts")
@@ -121,6 +122,7 @@ async def test_tasks_wake_within_a_couple_of_milliseconds() -> None:
         late.sort()
         if late[50] < 0.0005 and late[95] < 0.01:
             return
+    skip_unless_punctual(0.0003, 0.005)
     raise AssertionError((late[50], late[95]))
 
 
@@ -149,7 +151,7 @@ async def test_a_wake_up_before_the_sleep_is_not_lost(seconds: float | None) -> 
     waiter.wake()
     waiter.wake()
 
-    await asyncio.wait_for(timers.sleep(waiter, seconds), 10)
+    await asyncio.wait_for(timers.sleep(waiter, seconds), 60)
     assert isinstance(waiter, TaskWaiter)
     assert not waiter.woken
 
@@ -166,7 +168,7 @@ async def test_a_task_is_woken_from_any_thread() -> None:
 
     await asyncio.to_thread(wake)
 
-    await asyncio.wait_for(sleeping, 10)
+    await asyncio.wait_for(sleeping, 60)
 
 
 def test_waking_a_task_whose_loop_has_ended_does_nothing() -> None:
@@ -237,13 +239,12 @@ async def test_fake_time_passes_by_itself_while_everybody_waits() -> None:
     clock = FakeClock()
     timers = FakeTimers(clock)
     before = clock.now()
-    began = time.monotonic()
 
-    await timers.sleep(timers.waiter(), 86_400.0)
+    with ends_within(10):
+        await timers.sleep(timers.waiter(), 86_400.0)
 
     assert clock.now().at - before.at == 86_400 * SECOND
     assert clock.now().epoch - before.epoch == 86_400 * SECOND
-    assert time.monotonic() - began < 10
 
 
 async def test_fake_time_stops_at_every_moment_that_somebody_waits_for() -> None:
@@ -298,7 +299,7 @@ async def test_fake_time_stands_still_while_something_goes_on() -> None:
 
     assert clock.now().at == before
     is_busy = False
-    await asyncio.wait_for(sleeping, 10)
+    await asyncio.wait_for(sleeping, 60)
     assert clock.now().at == before + 5 * SECOND
 
 
@@ -352,7 +353,7 @@ async def test_fake_time_waits_for_a_loop_that_is_at_work() -> None:
 
     hold_up(timers, lambda: asked > 0)
     seen = clock.now().at
-    await asyncio.wait_for(sleeping, 10)
+    await asyncio.wait_for(sleeping, 60)
 
     assert seen == before
     assert clock.now().at == before + 100 * SECOND
@@ -371,9 +372,9 @@ async def test_fake_time_passes_for_a_loop_that_is_held_up_by_a_wait_of_its_own(
         await timers.sleep(timers.waiter(), seconds)
 
     with ThreadPoolExecutor(1) as threads:
-        threads.submit(asyncio.run, in_thread()).result(10)
+        threads.submit(asyncio.run, in_thread()).result(60)
 
-    await asyncio.wait_for(sleeping, 10)
+    await asyncio.wait_for(sleeping, 60)
     assert clock.now().at >= 1_000 * SECOND + max(seconds, 100.0) * SECOND
 
 
@@ -389,7 +390,7 @@ async def test_fake_time_does_not_pass_in_the_moment_when_it_becomes_quiet() -> 
     timers = FakeTimers(clock)
     timers.stop_while(lambda: not quiet())
 
-    await asyncio.wait_for(timers.sleep(timers.waiter(), 5.0), 10)
+    await asyncio.wait_for(timers.sleep(timers.waiter(), 5.0), 60)
 
     assert len(asked) >= 5
 

@@ -23,6 +23,7 @@ from curtsy.crawling.extract.sitemap import parse_sitemap
 from curtsy.crawling.extract.text import main_text
 from curtsy.http.cookies import Cookies
 from curtsy.http.decoding import Damaged, Truncated, UnknownCoding, decoder_of
+from tests.support.bounds import slowness
 
 MOST = 10 * 1024 * 1024
 """Bytes of an expanded input: the default limit of a body."""
@@ -124,7 +125,7 @@ def check(target: Callable[[bytes], None], data: bytes, *, seconds: float = SECO
     began, largest = time.process_time(), _largest()
     target(body)
     took, grown = time.process_time() - began, _largest() - largest
-    if took > seconds:
+    if took > seconds and took > seconds * slowness():
         raise TooCostly(f"{took:.1f} s of CPU for {len(body)} bytes")
     if grown > MEMORY + 4 * len(body):
         raise TooCostly(f"{grown >> 20} MiB of memory for {len(body)} bytes")

@@ -72,7 +72,7 @@ async def test_a_task_cancelled_while_the_store_is_asked_gives_all_back(slow: Sl
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     slow.go_on.set()
-    ticket = await asyncio.wait_for(ticket_of(gate, Request(HOST, policy, count=3)), 10)
+    ticket = await asyncio.wait_for(ticket_of(gate, Request(HOST, policy, count=3)), 60)
 
     assert ticket.go.requests_left == 4
     assert ticket.go.pages_left == 4
@@ -92,7 +92,7 @@ async def test_those_behind_one_cancelled_at_the_store_need_not_poll_for_its_pla
     await asyncio.gather(first, return_exceptions=True)
     slow.go_on.set()
 
-    assert isinstance(await asyncio.wait_for(second, 10), Ticket)
+    assert isinstance(await asyncio.wait_for(second, 60), Ticket)
 
 
 async def test_a_store_that_fails_after_a_cancel_is_nobodys_problem(store: MemoryStore) -> None:
@@ -257,7 +257,7 @@ def test_who_waits_behind_a_loop_that_is_closed_with_no_word_goes_on(
         else:
             clock.advance(LOOK_AGAIN)
 
-        assert isinstance(behind.result(10), Ticket)
+        assert isinstance(behind.result(60), Ticket)
     assert gate.queues.waiting == 0
     gone._log_destroy_pending = False  # type: ignore[attr-defined]
 
@@ -267,17 +267,26 @@ async def test_many_who_give_up_at_once_take_no_time_in_whatever_order(gate: Gat
     """L2, L9: a task group cancels in no order at all"""
     slow = UNLIMITED.replace(qps=0.0001)
     await ticket_of(gate, Request(HOST, slow))
-    waiting = [asyncio.ensure_future(gate.enter(Request(HOST, slow))) for _ in range(10_000)]
-    await asyncio.sleep(0)
-    assert gate.queues.waiting == 10_000
-    began = time.process_time()
 
-    for task in waiting if order == "first first" else reversed(waiting):
-        task.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
+    async def bare() -> Any:
+        await asyncio.get_running_loop().create_future()
 
-    assert gate.queues.waiting == 0
-    assert time.process_time() - began < 1.0, "0.15 s alone; it was 1.3 s when each was searched for"
+    took: dict[str, list[float]] = {"bare tasks": [], "waiters": []}
+    for kind in (*took, *took):
+        wait = bare if kind == "bare tasks" else lambda: gate.enter(Request(HOST, slow))
+        waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(wait()) for _ in range(10_000)]
+        await asyncio.sleep(0)
+        assert gate.queues.waiting == (10_000 if kind == "waiters" else 0)
+        began = time.thread_time()
+
+        for task in waiting if order == "first first" else reversed(waiting):
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+        took[kind].append(time.thread_time() - began)
+        assert gate.queues.waiting == 0
+    least, waiters = (min(each) for each in took.values())
+    assert waiters < 12 * least, "3 times as long; it was 25 times as long when each was searched for"
 
 
 async def test_a_window_has_its_tokens_back_from_one_that_is_cancelled_at_the_store(slow: Slow) -> None:
@@ -294,7 +303,7 @@ async def test_a_window_has_its_tokens_back_from_one_that_is_cancelled_at_the_st
     slow.go_on.set()
     await until(lambda: not gate.driver.background)
 
-    await asyncio.wait_for(ticket_of(gate, Request(HOST, policy, count=3)), 10)
+    await asyncio.wait_for(ticket_of(gate, Request(HOST, policy, count=3)), 60)
     assert isinstance(await gate.enter(Request(HOST, policy, deadline=10.0)), Late)
 
 
@@ -312,8 +321,8 @@ async def test_who_stands_behind_one_cancelled_at_the_store_goes_when_its_token_
     await asyncio.gather(first, return_exceptions=True)
     slow.go_on.set()
 
-    await asyncio.wait_for(second, 10)
-    await asyncio.wait_for(ticket_of(gate, Request(HOST, policy, count=2)), 10)
+    await asyncio.wait_for(second, 60)
+    await asyncio.wait_for(ticket_of(gate, Request(HOST, policy, count=2)), 60)
     assert isinstance(await gate.enter(Request(HOST, policy, deadline=10.0)), Late)
     assert gate.queues.waiting == 0
 
@@ -333,11 +342,11 @@ def test_a_waiter_that_is_collected_while_the_lines_are_locked_stops_nobody(stor
     task = loop.create_task(wait())
     loop.run_until_complete(until(lambda: gate.queues.is_queued(HOST)))
     loop.close()
-    assert gate.queues._lock.acquire(timeout=5)
+    assert gate.queues._lock.acquire(timeout=60)
 
     left = threading.Thread(target=gate.queues.leave, args=(HOST, waiter[0]), kwargs={"holding": False})
     left.start()
-    left.join(10)
+    left.join(60)
 
     assert not left.is_alive(), "it waits for the lock, which its own thread may have"
     gate.queues._lock.release()

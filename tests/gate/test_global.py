@@ -140,8 +140,8 @@ async def test_a_global_token_of_one_cancelled_at_the_store_is_not_lost(slow: Sl
     await asyncio.gather(task, return_exceptions=True)
     slow.go_on.set()
 
-    assert isinstance(await asyncio.wait_for(gate.enter(Request("host:next", UNLIMITED, overall)), 10), Ticket)
-    assert isinstance(await asyncio.wait_for(gate.enter(Request(HOST, ONE_AT_A_TIME)), 10), Ticket)
+    assert isinstance(await asyncio.wait_for(gate.enter(Request("host:next", UNLIMITED, overall)), 60), Ticket)
+    assert isinstance(await asyncio.wait_for(gate.enter(Request(HOST, ONE_AT_A_TIME)), 60), Ticket)
 
 
 @pytest.mark.parametrize("processes", [1, 5])
@@ -288,6 +288,6 @@ async def test_a_turn_that_is_put_back_gives_back_the_global_one_too(store: Memo
     assert isinstance(first, Ticket)
 
     await gate.put_back(first)
-    second = await asyncio.wait_for(gate.enter(request), 5)
+    second = await asyncio.wait_for(gate.enter(request), 60)
 
     assert isinstance(second, Ticket)

@@ -3,7 +3,6 @@
 import asyncio
 import gzip
 import itertools
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ import pytest
 from curtsy.core.errors import Reason
 from curtsy.http.response import MAX_FRAMING
 from curtsy.http.sender import HttpSender
-from tests.support.bounds import MIB, bounded_memory, ends_within
+from tests.support.bounds import MIB, bounded_memory, cpu_within, ends_within
 from tests.support.sending import OPEN, fail, get
 from tests.support.site import (
     Reply,
@@ -72,11 +71,10 @@ async def test_codings_within_codings_take_no_time_of_ours(site: Site, sender: H
     assert isinstance(made, bytes)
     body = encoded(made * (40_000_000 // len(made)), outer).body
     site.reply("/", Reply(body=body, headers={"Content-Encoding": coding}))
-    begun = time.process_time()
 
-    failure = await fail(sender, site.url("/"))
+    with cpu_within(1.0):
+        failure = await fail(sender, site.url("/"))
 
-    assert time.process_time() - begun < 1.0
     assert (failure.reason, failure.status) == (Reason.TOO_LARGE, 200)
 
 
@@ -164,7 +162,7 @@ async def test_an_announced_length_over_the_limit_is_refused_before_reading(
     """F03"""
     site.reply("/", reply)
 
-    with bounded_memory(), ends_within(3):
+    with bounded_memory(), ends_within(3, work=2):
         failure = await fail(sender, site.url("/"))
 
     assert failure.reason is Reason.TOO_LARGE
@@ -203,12 +201,12 @@ async def test_a_body_that_drips_ends_at_the_deadline(site: Site, sender: HttpSe
     """F04"""
     site.reply("/", replace(reply, drip=(1, 0.05)))
 
-    with ends_within(4):
+    with ends_within(4, work=1):
         failure = await fail(sender, site.url("/"), QUICK)
 
     assert (failure.reason, failure.status) == (Reason.TIMEOUT, 200)
     assert failure.sent_ago is not None
-    assert 0.9 <= failure.sent_ago < 4
+    assert failure.sent_ago >= 0.9
     # The slot is free: the sender has one connection only.
     assert (await get(sender, site.url("/other"))).status == 404
 
@@ -217,7 +215,7 @@ async def test_a_fast_endless_body_ends_at_the_deadline_too(site: Site, sender: 
     """F04: a stream that is never empty never waits, and so would never be timed out."""
     site.reply("/", endless())
 
-    with ends_within(4):
+    with ends_within(4, work=1):
         failure = await fail(sender, site.url("/"), replace(QUICK, max_body=None))
 
     assert failure.reason is Reason.TIMEOUT
@@ -227,7 +225,7 @@ async def test_a_body_below_the_least_speed_is_given_up(site: Site, sender: Http
     """F04"""
     site.reply("/", dripping(b"x" * 10_000, 0.02, size=10))
 
-    with ends_within(4):
+    with ends_within(4, work=1):
         failure = await fail(sender, site.url("/"), replace(OPEN, min_speed=5000, speed_window=0.3))
 
     assert (failure.reason, failure.status) == (Reason.TOO_SLOW, 200)
@@ -246,7 +244,7 @@ async def test_a_body_that_falls_silent_is_incomplete(site: Site, sender: HttpSe
     """F06"""
     site.reply("/", cut_short(b"x" * 1000, 400, end="hang"))
 
-    with ends_within(4):
+    with ends_within(4, work=1):
         failure = await fail(sender, site.url("/"), replace(OPEN, speed_window=0.3))
 
     assert (failure.reason, failure.status, failure.wire_bytes) == (Reason.INCOMPLETE, 200, 400)
@@ -287,7 +285,7 @@ async def test_broken_chunk_framing_is_a_bad_response(site: Site, sender: HttpSe
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     site.reply("/", garbage(head + b"5\r\nhello\r\n" + size + b"\r\n" + b"x" * 5000, end="hang"))
 
-    with bounded_memory(), ends_within(3):
+    with bounded_memory(), ends_within(3, work=2):
         failure = await fail(sender, site.url("/"))
 
     assert failure.reason is Reason.BAD_RESPONSE
@@ -299,7 +297,7 @@ async def test_framing_that_breaks_after_the_head_was_read_is_noticed_at_once(si
     pieces = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", b"zz\r\n"]
     site.reply("/", Reply(raw=lambda: pieces, drip=(1, 0.1), end="hang"))
 
-    with ends_within(3):
+    with ends_within(3, work=2):
         failure = await fail(sender, site.url("/"))
 
     assert failure.reason is Reason.BAD_RESPONSE
@@ -332,7 +330,7 @@ async def test_framing_without_end_is_given_up(site: Site, sender: HttpSender, k
     begin, piece = ENDLESS_FRAMING[kind]
     site.reply("/", Reply(raw=lambda: itertools.chain([CHUNKED + begin], itertools.repeat(piece))))
 
-    with bounded_memory(), ends_within(3):
+    with bounded_memory(), ends_within(3, work=2):
         failure = await fail(sender, site.url("/"))
 
     assert (failure.reason, failure.status) == (Reason.BAD_RESPONSE, 200)
@@ -373,7 +371,7 @@ async def test_an_error_or_a_redirect_is_an_answer_whatever_its_body_is(
     reply = UNREADABLE[kind]
     site.reply("/", replace(reply, status=status, headers={**dict(reply.headers), "Retry-After": "60"}))
 
-    with bounded_memory(), ends_within(4):
+    with bounded_memory(), ends_within(4, work=1):
         answer = await get(sender, site.url("/"), replace(QUICK, max_body=MIB))
 
     assert (answer.status, answer.headers.get("retry-after")) == (status, "60")

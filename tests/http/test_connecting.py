@@ -56,10 +56,11 @@ async def test_each_answer_over_a_kept_connection_has_its_own_time(
     await get(sender, site.url("/"), replace(OPEN, timeout=first))
     began = time.monotonic()
 
-    failure = await fail(sender, site.url("/hang"), replace(OPEN, timeout=second))
+    with ends_within(second + 1):
+        failure = await fail(sender, site.url("/hang"), replace(OPEN, timeout=second))
 
     assert failure.reason is Reason.TIMEOUT
-    assert second <= time.monotonic() - began < second + 1
+    assert time.monotonic() - began >= second
     assert [visit.connection for visit in site.journal] == [1, 1]
 
 

@@ -17,6 +17,7 @@ import pytest
 from curtsy.core.errors import Reason
 from curtsy.core.message import Response
 from curtsy.http.sender import HttpSender
+from tests.support.bounds import ends_within
 from tests.support.listening import listening
 from tests.support.polling import block_until, until
 from tests.support.reply import End
@@ -134,15 +135,16 @@ async def test_a_callers_time_goes_on_while_a_connection_is_waited_for(site: Sit
     await until(lambda: bool(site.journal))
     began = time.monotonic()
 
-    failure = await fail(sender, site.url("/hang"), replace(OPEN, timeout=1.0, counts_waiting=True))
+    with ends_within(1.5):
+        failure = await fail(sender, site.url("/hang"), replace(OPEN, timeout=1.0, counts_waiting=True))
     took = time.monotonic() - began
     await first
     await sender.close()
 
     assert failure.reason is Reason.TIMEOUT
     assert failure.sent_ago is not None
-    assert failure.sent_ago < 0.6
-    assert 0.9 < took < 1.5
+    assert failure.sent_ago < 1.0, "the time that it waited counts"
+    assert took > 0.9
 
 
 async def test_who_waits_for_a_connection_is_served_in_turn_and_who_gave_up_is_passed_over(site: Site) -> None:
@@ -169,7 +171,7 @@ async def test_a_connection_that_is_handed_to_one_who_gives_up_goes_to_the_next(
     while not first.done():  # noqa: ASYNC110 (an event would be seen a step too late)
         await asyncio.sleep(0)
     second.cancel()  # before it has run again: the connection is its own already
-    await asyncio.wait_for(third, 5)
+    await asyncio.wait_for(third, 60)
     await sender.close()
 
     assert second.cancelled()
@@ -276,7 +278,7 @@ def test_a_sender_survives_a_fork(site: Site) -> None:
         loop.close()
     """
 
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120)
 
     assert done.returncode == 0, done.stderr
     assert site.paths() == ["/parent", "/child", "/parent"]
@@ -406,7 +408,7 @@ def test_requests_wait_for_a_connection_where_few_files_may_be_open(site: Site) 
     site.reply("/*", Reply(body="x", wait=0.25))  # long enough that all are under way before the first is answered
     command = [sys.executable, "-c", textwrap.dedent(program), site.url("/")]
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     assert done.stdout == "Counter({'None': 120})\n", done.stderr
 
@@ -434,7 +436,7 @@ def test_many_hosts_wait_for_a_connection_where_few_files_may_be_open(site: Site
     urls = [site.url(f"/{number}", host=f"127.0.1.{1 + number % 80}") for number in range(400)]
     command = [sys.executable, "-c", textwrap.dedent(program), str(taken), *urls]
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     assert done.stdout == "Counter({'None': 400})\n", done.stderr
     assert len(set(site.paths()) - {"/robots.txt"}) == 400
@@ -485,7 +487,7 @@ def test_a_machine_without_room_for_a_connection_closes_idle_ones_and_blames_no_
     urls = [site.url("/", host=f"127.0.1.{number}") for number in range(1, 41)]
     command = [sys.executable, "-c", textwrap.dedent(program), *urls]
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     assert done.returncode == 0, done.stderr
     served, lack, failures = done.stdout.splitlines()

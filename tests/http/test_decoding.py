@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curtsy.http.decoding import Damaged, Decoder, Truncated, UnknownCoding, decoder_of
+from tests.support.bounds import cpu_within, slowness
 from tests.support.site import bomb, encoded
 
 CODINGS = ["gzip", "x-gzip", "deflate", "raw deflate", "br", "zstd"]
@@ -192,12 +193,9 @@ def test_parts_that_mean_nothing_cost_nothing(kind: str, outer: str) -> None:
     coding = ("gzip" if kind == "gzip" else "zstd") + outer
     data = EMPTY[kind] * (40_000_000 // len(EMPTY[kind]) if outer else 500_000)
     data = coded(data, outer.removeprefix(", ")) if outer else data
-    begun = time.process_time()
 
-    with pytest.raises(Damaged):
+    with cpu_within(0.5), pytest.raises(Damaged):
         decoded(data, coding)
-
-    assert time.process_time() - begun < 0.5
 
 
 @pytest.mark.parametrize("inner", ["gzip", "deflate", "raw deflate", "br", "zstd"])
@@ -205,12 +203,9 @@ def test_parts_that_mean_nothing_cost_nothing(kind: str, outer: str) -> None:
 def test_what_comes_between_two_codings_is_bounded_by_what_it_means(inner: str, outer: str) -> None:
     """F01: the outer coding makes the bytes behind the end of the inner body, too, which are never used."""
     data = coded(coded(b"page", inner) + bytes(1 << 26), outer)
-    begun = time.process_time()
 
-    with pytest.raises(Damaged):
+    with cpu_within(0.5), pytest.raises(Damaged):
         decoded(data, f"{inner}, {outer}")
-
-    assert time.process_time() - begun < 0.5
 
 
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
@@ -236,7 +231,7 @@ def test_no_step_takes_long(coding: str, seed: bytes, times: int) -> None:
         assert len(piece) <= LARGEST_STEP
         begun = time.thread_time()
 
-    assert longest < 0.25
+    assert longest < 0.25 * slowness()
 
 
 def test_a_body_that_does_not_shrink_may_be_coded_twice() -> None:

@@ -87,7 +87,7 @@ def test_names_that_nobody_answers_for_hold_up_no_other_host_no_file_and_not_the
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=120,
     )
 
     assert (done.stdout, done.stderr) == ("here 4 {'closed'}\n", "")
@@ -154,7 +154,7 @@ def test_a_lookup_may_outlive_its_event_loop(server: NameServer) -> None:
     asyncio.run(main())
     (thread,) = lookups("dead.loop.test")
     server.speaks.set()
-    thread.join(10)
+    thread.join(60)
 
     assert not lookups("dead.loop.test")
 

@@ -66,7 +66,7 @@ def told() -> Any:
     if not is_apart:
         pytest.skip("this system gives nobody a network of his own")
     command = [*APART, sys.executable, "-c", textwrap.dedent(PROGRAM)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -18,6 +18,7 @@ from curtsy.limits import CircuitBreaker
 from curtsy.stores.memory import MemoryStore
 from curtsy.testing import FakeClock
 from tests.limits.conftest import Told
+from tests.support.bounds import slowness
 from tests.support.said import missing
 from tests.support.snapshot import Snapshot
 from tests.support.stores import sqlite_store
@@ -201,7 +202,7 @@ def test_tripping_asking_and_recovering_take_under_a_millisecond() -> None:
             act()
             took[name].append(time.perf_counter() - began)
 
-    assert all(sorted(each)[50] < 0.001 for each in took.values())
+    assert max(sorted(each)[50] for each in took.values()) < 0.001 * slowness()
 
 
 @pytest.mark.parametrize(("seconds", "warned"), [(299, True), (0.5, True), (300, False), (301, False)])

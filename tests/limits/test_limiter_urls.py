@@ -20,6 +20,7 @@ from curtsy.limits.statistics import TotalStats
 from curtsy.stores.memory import MemoryStore
 from curtsy.testing import FakeClock
 from tests.limits.conftest import Made, Told
+from tests.support.bounds import cpu_within, slowness
 from tests.support.leap import LeapAlarm
 from tests.support.polling import until
 from tests.support.said import missing
@@ -119,7 +120,7 @@ async def test_a_refusal_takes_under_a_millisecond() -> None:
         assert not await limiter.acquire(URL)
         took.append(time.perf_counter() - began)
 
-    assert sorted(took)[50] < 0.001
+    assert sorted(took)[50] < 0.001 * slowness()
     assert totals(limiter).blocked_requests == 100
 
 
@@ -370,13 +371,11 @@ async def test_an_acquire_costs_well_under_a_thousandth_of_its_interval() -> Non
     """Q11: less than 0.1 % of a processor at 0.8 a second, that is 1.25 ms for each request; here real time."""
     limiter = RateLimiter(global_qps=1e6, per_domain_qps=1e6)
     await limiter.acquire(URL)
-    began = time.thread_time()
 
-    for _ in range(500):
-        await limiter.acquire(URL)
-        limiter.record_success(URL)
-
-    assert (time.thread_time() - began) / 500 < 0.001
+    with cpu_within(500 * 0.001, time.thread_time):
+        for _ in range(500):
+            await limiter.acquire(URL)
+            limiter.record_success(URL)
 
 
 async def test_waiting_costs_next_to_nothing() -> None:
@@ -385,11 +384,10 @@ async def test_waiting_costs_next_to_nothing() -> None:
     await limiter.acquire(URL)
     tasks = [asyncio.ensure_future(limiter.acquire(f"https://{number}.org/")) for number in range(100)]
     await until(lambda: limiter.gate.queues.waiting == 200)  # each for its host and for the global pace
-    began = time.thread_time()
 
-    done, _ = await asyncio.wait(tasks, timeout=0.5)
+    with cpu_within(0.05, time.thread_time):
+        done, _ = await asyncio.wait(tasks, timeout=0.5)
 
-    assert time.thread_time() - began < 0.05
     assert not done
     for task in tasks:
         task.cancel()

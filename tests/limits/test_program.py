@@ -72,7 +72,7 @@ async def main():
     until = time.monotonic() + 20
     while seen() == before and time.monotonic() < until:
         await asyncio.sleep(0.05)
-    await asyncio.wait_for(waiting, 20)
+    await asyncio.wait_for(waiting, 60)
     after = seen()
     get_rate_limiter(global_qps=3.0)
     pathlib.Path("config/domains.yaml").write_text("default_policy: {qps: 40}\\nglobal_qps: 8\\n")
@@ -107,7 +107,7 @@ def run(program: str, directory: Path, **variables: str) -> tuple[int, str, str]
         "tests.support.program", program, text=True, cwd=directory, env={**kept, **home, **variables},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    out, err = process.communicate(30)
+    out, err = process.communicate(120)
     return process.returncode, out, err
 
 

@@ -75,7 +75,7 @@ def test_clients_downloads_and_acquire_share_one_rate_over_processes(site: Site,
 
     acquired = []
     for process in processes:
-        out, err = process.communicate(30)
+        out, err = process.communicate(120)
         assert (process.returncode, err) == (0, "")
         acquired += json.loads(out)
     left = sorted(acquired + [visit.at for visit in site.journal])
@@ -113,7 +113,7 @@ def test_a_block_that_a_client_meets_stops_acquire_too(site: Site, tmp_path: Pat
     site.reply("/", Reply(403))
 
     process = begin(BREAKER, tmp_path, site.url("/"))
-    out, err = process.communicate(30)
+    out, err = process.communicate(120)
 
     assert (process.returncode, err) == (0, "")
     assert json.loads(out) == [403, False, 1, 1, 1, 2]
@@ -143,7 +143,7 @@ def test_the_views_show_the_domains_that_clients_have_asked(site: Site, tmp_path
     domain = site.url().removeprefix("http://").strip("/")
 
     process = begin(VIEWS, tmp_path, site.url("/"))
-    out, err = process.communicate(30)
+    out, err = process.communicate(120)
 
     assert (process.returncode, err) == (0, "")
     assert json.loads(out) == [{domain: True}, {domain: None}]

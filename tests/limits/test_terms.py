@@ -311,13 +311,15 @@ def test_a_change_takes_no_longer_for_many_known_domains(made: Made) -> None:
     """U9: each is worked out again when it is next asked for."""
     limiter = made(policies=Policies(Policy(qps=1.0)))
     names = [f"{number}.org" for number in range(20_000)]
+    began = time.thread_time()
     assert all(limiter.allow(name) for name in names)
+    all_of_them = time.thread_time() - began
 
     began = time.thread_time()
     limiter.use_policies(Policies(Policy(qps=2.0)))
     took = time.thread_time() - began
 
-    assert took < 0.2  # all of them take more than a second
+    assert took < all_of_them / 5
     assert {limiter.domain(name).policy.qps for name in names[::100]} == {2.0}
 
 
@@ -512,7 +514,7 @@ def test_a_fork_while_other_threads_hold_the_locks_leaves_the_child_working_part
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "SYSTEMROOT", "LANG")}
 
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKED], cwd=tmp_path, env={**kept, **home}, check=True, timeout=30
+        [sys.executable, "-W", "ignore", "-c", FORKED], cwd=tmp_path, env={**kept, **home}, check=True, timeout=120
     )
 
 
@@ -538,5 +540,5 @@ def test_what_the_program_has_said_itself_survives_a_fork(tmp_path: Path) -> Non
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "SYSTEMROOT", "LANG")}
 
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SAID], cwd=tmp_path, env={**kept, **home}, check=True, timeout=30
+        [sys.executable, "-W", "ignore", "-c", SAID], cwd=tmp_path, env={**kept, **home}, check=True, timeout=120
     )

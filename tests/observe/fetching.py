@@ -57,7 +57,7 @@ def fetching(
         assert process.poll() is None, f"it has ended by itself: {(home / 'fetching.txt').read_text()[-3000:]}"
     finally:
         process.kill()
-        process.wait(20)
+        process.wait(60)
 
 
 def main() -> None:

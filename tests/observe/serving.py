@@ -100,7 +100,7 @@ class Served:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal, and wait for the end."""
         self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 def store_url(home: Path) -> str:
@@ -131,7 +131,7 @@ def serving(home: Path, *options: str, settings: str = "", **env: str) -> Iterat
     finally:
         if process.poll() is None:
             process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 def said(home: Path) -> str:

@@ -103,7 +103,7 @@ def refused(home: Path, *options: str, **env: str) -> tuple[int, str]:
         "curtsy.cli", "serve", *options, text=True, cwd=home, env=environment(home) | env,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    _, told = process.communicate(30)
+    _, told = process.communicate(120)
     return process.returncode, told
 
 
@@ -360,7 +360,7 @@ def test_without_its_libraries_it_says_what_to_install(tmp_path: Path) -> None:
 
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True,
-        timeout=30, check=False,
+        timeout=120, check=False,
     )  # fmt: skip
 
     assert done.returncode == 78

@@ -37,6 +37,7 @@ from curtsy.system.clock import Clock
 from curtsy.testing import FakeClock
 from tests.stores.places import Awaited
 from tests.stores.steps import Refusal, count, keep, refuse, stamp
+from tests.support.bounds import ends_within
 from tests.support.polling import block_until, until
 from tests.support.redis_server import RedisServer, redis_available
 from tests.support.snapshot import Snapshot
@@ -262,16 +263,12 @@ async def test_a_server_that_hangs_holds_up_one_call_and_no_other(server: RedisS
         await sheltered.store.update("host:a", count_for_days)
         server.pause()
 
-        waits = []
-        for _ in range(10):
-            start = time.monotonic()
-            await sheltered.store.update("host:a", count_for_days)
-            waits.append(time.monotonic() - start)
+        for turn in range(10):
+            with ends_within(0.3 if turn else 2.0):
+                await sheltered.store.update("host:a", count_for_days)
             clock.advance(5)  # so that the store is tried again meanwhile
             await asyncio.sleep(0)
 
-        assert waits[0] < 2
-        assert max(waits[1:]) < 0.3
         server.resume()
         clock.advance(60)
         await sheltered.store.update("host:a", keep)
@@ -352,7 +349,7 @@ def test_a_dead_store_is_tried_at_growing_intervals() -> None:
         is_due = clock.now().at / SECOND >= _next_probe(inner.asked_at)
         fallback.update("host:a", count)
         if is_due:
-            assert tried.wait(10)
+            assert tried.wait(60)
             tried.clear()
             _wait_for_prober()
         else:
@@ -369,7 +366,7 @@ def _next_probe(asked_at: list[float]) -> float:
 def _wait_for_prober() -> None:
     for thread in threading.enumerate():
         if thread.name == "curtsy-fallback":
-            thread.join(10)
+            thread.join(60)
 
 
 def test_a_process_has_its_share_of_what_all_have_together_while_the_store_is_out(clock: FakeClock) -> None:

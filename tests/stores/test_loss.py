@@ -38,6 +38,7 @@ from curtsy.testing import FakeClock
 from tests.stores.places import Awaited
 from tests.stores.worker import ROOT
 from tests.strategies import FREE
+from tests.support.ending import ends_with_test
 from tests.support.polling import block_until, until
 from tests.support.redis_server import RedisServer, redis_available
 from tests.support.stores import fallback_store, redis_store, sqlite_store
@@ -277,12 +278,14 @@ store.close()
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
+        ends_with_test(
+            subprocess.Popen(
+                [sys.executable, "-c", script, str(path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
         )
         for _ in range(2)
     ]
@@ -302,7 +305,7 @@ store.close()
     assert go(1, 1) == 21
     assert go(0, 1) == 22
     for process in processes:
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
         assert process.returncode == 0
 
 
@@ -727,7 +730,7 @@ def test_a_loop_that_is_closed_in_the_middle_of_giving_back_holds_up_nobody(tmp_
 
     threads.update(A, STEP)
     block_until(lambda: len(threads.keys("host:")) >= 1 + len(idle))
-    asyncio.run(asyncio.wait_for(tasks.close(), 20))
+    asyncio.run(asyncio.wait_for(tasks.close(), 60))
     threads.close()
 
 

@@ -140,7 +140,7 @@ def test_a_missing_redis_library_is_an_error_that_says_how_to_install_it(tmp_pat
     script = "import sys; sys.path.insert(0, sys.argv[1]); import curtsy.stores as s; s.open_store('redis://host')"
 
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=20, env={**os.environ}
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60, env={**os.environ}
     )
 
     assert 'pip install "curtsy[redis]"' in done.stderr.splitlines()[-1]

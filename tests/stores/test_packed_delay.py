@@ -19,6 +19,7 @@ from curtsy.cache.keys import MIB, SETTLED, Checked
 from curtsy.cache.packed import LARGE, PackedCache
 from curtsy.cache.write_buffer import MOST, MOST_BYTES, Waiting, WriteBuffer
 from curtsy.testing import FakeClock
+from tests.support.ending import ends_with_test
 from tests.support.pages import ROOT, body_of, fill, is_body_of, page, url_of
 from tests.support.polling import block_until
 
@@ -52,8 +53,14 @@ def writing_threads() -> list[threading.Thread]:
 
 
 def run(program: str, path: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", program, str(path)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    return ends_with_test(
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(path)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
     )
 
 
@@ -300,7 +307,7 @@ cache = PackedCache(sys.argv[1], delay={LONG})
 fill(cache, range(10))
 """
     done = run(program, path)
-    done.communicate(timeout=30)
+    done.communicate(timeout=120)
 
     assert done.returncode == 0
     assert [opened().body(url_of(number)) for number in range(10)] == [body_of(number) for number in range(10)]
@@ -354,7 +361,7 @@ code = os.waitpid(child, 0)[1]
 cache.close()
 print(code)
 """
-    said, _ = run(program, path).communicate(timeout=30)
+    said, _ = run(program, path).communicate(timeout=120)
 
     assert said == "0\n"
     cache = opened()

@@ -39,6 +39,7 @@ from tests.stores.places import OnServer
 from tests.stores.steps import Refusal, count, keep, own_words, refuse, remove, stamp
 from tests.stores.worker import Worker, run
 from tests.support.bounds import ends_within
+from tests.support.ending import ends_with_test
 from tests.support.polling import block_until
 from tests.support.redis_server import RedisServer, lives, redis_available
 from tests.support.snapshot import Snapshot
@@ -244,7 +245,7 @@ class Cutting:
 
     def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)  # closing it alone would leave the thread in `accept`
-        self._accepting.join(10)
+        self._accepting.join(60)
         self._listener.close()
 
     def cut_after_next_request(self) -> None:
@@ -410,16 +411,18 @@ def test_processes_whose_clocks_are_90_seconds_off_agree_on_the_servers(server: 
     """F53; the clock of the process itself is shifted, for the machine's cannot be."""
     start = _server_time(server)
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", _SKEWED, server.url, offset, str(start + 20 * SECOND)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
+        ends_with_test(
+            subprocess.Popen(
+                [sys.executable, "-c", _SKEWED, server.url, offset, str(start + 20 * SECOND)],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
         )
         for offset in ("90", "-90")
     ]
 
-    said = [json.loads(process.communicate(timeout=40)[0]) for process in processes]
+    said = [json.loads(process.communicate(timeout=120)[0]) for process in processes]
 
     end = _server_time(server)
     departures = sorted(at for gone, _ in said for at in gone)
@@ -754,7 +757,7 @@ if child:
 def test_a_store_works_on_both_sides_of_a_fork(server: RedisServer) -> None:
     """Design, section 5"""
     done = subprocess.run(
-        [sys.executable, "-c", _FORKED, server.url], cwd=ROOT, capture_output=True, text=True, timeout=40, check=True
+        [sys.executable, "-c", _FORKED, server.url], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
     )
 
     assert done.stdout == "101\n"
@@ -942,8 +945,10 @@ def test_a_server_goes_with_the_process_that_started_it() -> None:
     """Habits: a killed test leaves nothing running."""
     if reason := redis_available():
         pytest.skip(reason)
-    process = subprocess.Popen(
-        [sys.executable, "-c", _LEFT_ALONE], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    process = ends_with_test(
+        subprocess.Popen(
+            [sys.executable, "-c", _LEFT_ALONE], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
     )
     assert process.stdout is not None
     pid = int(process.stdout.readline())

@@ -15,6 +15,7 @@ from curtsy.stores.redis import AsyncRedisStore
 from tests.stores.places import Awaited
 from tests.stores.steps import count, keep
 from tests.strategies import FREE
+from tests.support.polling import PATIENCE
 from tests.support.redis_server import RedisCluster, RedisSentinel, RedisServer, redis_available
 from tests.support.stores import fallback_store, redis_store
 
@@ -143,7 +144,7 @@ async def test_a_primary_that_dies_is_replaced_and_found_by_its_sentinel() -> No
         store, async_store = redis_store(sentinel.url), AsyncRedisStore(sentinel.url)
         store.update("host:a", count)
         await async_store.update("host:a", count)
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + PATIENCE
         while not sentinel.command("SENTINEL MASTERS")["main"]["num-slaves"]:
             assert time.monotonic() < deadline
         assert primary.command("WAIT", 1, 10_000) == 1

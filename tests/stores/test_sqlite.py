@@ -159,16 +159,16 @@ def test_closing_waits_for_those_who_wait_already(path: Path) -> None:
 
     def slow(record: Host | None, now: Now) -> tuple[Host | None, int]:
         inside.set()
-        go.wait(10)
+        go.wait(60)
         return record, 1
 
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(store.update, "a", slow)
-        assert inside.wait(10)
+        assert inside.wait(60)
         second = pool.submit(sqlite_store(path).update, "a", count)
         closing = pool.submit(store.close)
         go.set()
-        assert (first.result(10), second.result(10), closing.result(10)) == (1, 1, None)
+        assert (first.result(60), second.result(60), closing.result(60)) == (1, 1, None)
 
 
 async def test_a_cancelled_task_has_done_its_step_or_never_will(path: Path) -> None:
@@ -178,7 +178,7 @@ async def test_a_cancelled_task_has_done_its_step_or_never_will(path: Path) -> N
 
     def slow(record: Host | None, now: Now) -> tuple[Host, int]:
         inside.set()
-        go.wait(10)
+        go.wait(60)
         return count(record, now)
 
     under_way = asyncio.create_task(store.update("a", slow))
@@ -242,7 +242,7 @@ def submit():
 
 {how}
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=10)
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
 
     assert (done.returncode, done.stderr) == (0, "")
     store = sqlite_store(path)
@@ -452,7 +452,7 @@ thread.join()
 print(done + 12 * 20, store.read("a").requests)
 """
     command = [sys.executable, "-W", "ignore", "-c", script, str(path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
     assert done.stderr == ""
     expected, found = map(int, done.stdout.split())

@@ -23,6 +23,7 @@ from curtsy.system.threads import run_blocking
 from tests.stores.places import InFile
 from tests.stores.steps import count, keep, own_words
 from tests.stores.worker import Worker, run
+from tests.support.bounds import ends_within
 from tests.support.small_disk import small_disk
 from tests.support.snapshot import Snapshot
 from tests.support.stores import sqlite_store
@@ -158,7 +159,7 @@ IN_PLACE: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("place", IN_PLACE.values(), ids=IN_PLACE.keys())
 def test_what_is_no_file_is_an_error_and_not_a_hang(
     path: Path, place: Callable[[Path], object], snapshot: Snapshot
@@ -330,10 +331,10 @@ def test_a_file_that_another_program_keeps_locked_is_an_error_and_not_a_hang(pat
     holder.execute("BEGIN IMMEDIATE")
 
     start = time.monotonic()
-    with pytest.raises(StoreError, match=r"0\.3 s") as caught:
+    with ends_within(3), pytest.raises(StoreError, match=r"0\.3 s") as caught:
         store.update("a", count)
     snapshot(str(caught.value))
-    assert 0.25 < time.monotonic() - start < 3
+    assert time.monotonic() - start > 0.25
     assert store.read("a") == Host(requests=1), "reading goes on"
 
     holder.execute("ROLLBACK")

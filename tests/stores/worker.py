@@ -52,7 +52,7 @@ class Worker:
         assert self.process.stdout is not None
         # Not by `communicate()`: that leaves out what `hear()` has read ahead, and may begin within a line.
         said = self.process.stdout.read()
-        self.process.communicate(timeout=40)
+        self.process.communicate(timeout=120)
         return said.rpartition("\n")[0].splitlines()
 
 

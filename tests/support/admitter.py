@@ -139,11 +139,11 @@ async def ask(store: AsyncStore, gate: Gate, work: Admitter, over: Callable[[], 
         answer = await gate.enter(request)
         if isinstance(answer, Ticket):
             work.left(answer)
-            await asyncio.sleep(work.takes())
+            await gate.timers.sleep(gate.timers.waiter(), work.takes())
             await gate.settle(answer, work.done(answer, (await store.now()).at))
         else:
             work.refused(request, answer)
-            await asyncio.sleep(REST)
+            await gate.timers.sleep(gate.timers.waiter(), REST)
 
 
 async def with_tasks(place: str, work: Admitter, over: Callable[[], bool]) -> None:

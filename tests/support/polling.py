@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
+PATIENCE = 120.0
+"""Seconds after which a test is taken to hang. No test waits so long, however slow the machine is."""
 
 
 class Running(Protocol):
@@ -19,7 +21,7 @@ class Running(Protocol):
     def communicate(self) -> object: ...
 
 
-async def until(condition: Callable[[], object], within: float = 30.0, every: float = 0.002) -> None:
+async def until(condition: Callable[[], object], within: float = PATIENCE, every: float = 0.002) -> None:
     """Wait until a condition, which may be a coroutine function, is true. Fail after `within` seconds."""
     give_up_at = time.monotonic() + within
     while True:
@@ -33,7 +35,7 @@ async def until(condition: Callable[[], object], within: float = 30.0, every: fl
 
 
 def block_until(
-    condition: Callable[[], T], process: Running | None = None, *, within: float = 30.0, every: float = 0.002
+    condition: Callable[[], T], process: Running | None = None, *, within: float = PATIENCE, every: float = 0.002
 ) -> T:
     """Block the thread, and its event loop, until a condition is true, and return its value.
 

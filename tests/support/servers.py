@@ -155,7 +155,7 @@ def started(kind: str, folder: Path, more: str = "") -> Iterator[Server]:
         finally:
             process.terminate()
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -46,7 +46,7 @@ from typing import Any, Self, TypeVar
 
 from tests.support.listening import stopped
 from tests.support.play import NotHttp, Visit, play, read_request
-from tests.support.polling import until
+from tests.support.polling import PATIENCE, until
 from tests.support.reply import (
     PIECE,
     Reply,
@@ -242,13 +242,13 @@ class Site:
         """Forget what was seen."""
         self.journal.clear()
 
-    async def left(self, most: int = 0, within: float = 20.0) -> None:
+    async def left(self, most: int = 0, within: float = PATIENCE) -> None:
         """Wait, in a test's own event loop, until no more than `most` connections are open, and both sides know."""
         await until(lambda: self.open_connections <= most, within)
         for _ in range(3):
             await asyncio.sleep(0)
 
-    def idle(self, within: float = 20.0) -> bool:
+    def idle(self, within: float = PATIENCE) -> bool:
         """Block until no request is under way; whether that came true in time. In async tests, use `left()`."""
         try:
             self._run(asyncio.wait_for(self._at_rest.wait(), within))
@@ -259,7 +259,7 @@ class Site:
     # How it works
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=2 * PATIENCE)
 
     async def _listen(self, address: str) -> None:
         listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)

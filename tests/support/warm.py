@@ -30,7 +30,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, AnyStr, Generic, Self, TypedDict
 
-from tests.support.polling import block_until
+from tests.support.ending import ends_with_test
+from tests.support.polling import PATIENCE, block_until
 
 ROOT = Path(__file__).parents[2]
 MOST = 1 << 20
@@ -197,7 +198,7 @@ class _Warm:
     def connect(self) -> socket.socket:
         """Ask for its attention."""
         connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(30)
+        connection.settimeout(PATIENCE)
         connection.connect(self._path())
         return connection
 
@@ -279,6 +280,7 @@ class Process(Generic[AnyStr]):
         self.stdin: IO[AnyStr] | None = _opened(ours[0], "w", text)
         self.stdout: IO[AnyStr] | None = _opened(ours[1], "r", text)
         self.stderr: IO[AnyStr] | None = _opened(ours[2], "r", text)
+        ends_with_test(self)
 
     def poll(self) -> int | None:
         """Its exit code, or None while it runs."""
