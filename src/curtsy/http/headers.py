@@ -102,7 +102,7 @@ def response_headers(fields: list[tuple[bytes, bytes]]) -> Headers:
         [(name.decode("ascii"), value.decode("ascii") if value.isascii() else _legible(name, value))
          for name, value in fields]
     )  # fmt: skip
-    if "@" not in (headers.get("location") or ""):
+    if "@" not in headers.by_name.get("location", ""):
         return headers
     return Headers(
         (name, _LOGIN.sub(r"\1", value) if name.lower() == "location" else value) for name, value in headers.fields

@@ -63,7 +63,7 @@ class ResponseReader:
 
     __slots__ = (
         "_expects", "_framed", "_has_body", "_head_left", "_in_head", "_is_ended", "_is_spaced", "_left", "_parser",
-        "_tail", "error", "fields", "headers", "is_reusable", "parts", "received", "status",
+        "_tail", "error", "fields", "headers", "is_reusable", "length", "parts", "received", "status",
     )  # fmt: skip
 
     def __init__(self, max_head: int, has_body: bool) -> None:
@@ -91,6 +91,9 @@ class ResponseReader:
         """Bytes of the body received, without and with the framing of a chunked body."""
 
         self.status = 0
+        self.length: int | None = None
+        """Announced bytes of the body; None if unknown."""
+
         self.fields: list[tuple[bytes, bytes]] = []
         self.headers: Headers | None = None
         """Header fields of the response; None until its head is complete."""
@@ -153,13 +156,12 @@ class ResponseReader:
     def _feed_head(self, data: bytes) -> bytes:
         """Parse the next part of a head. Return the data after it."""
         if self._parser is None:
-            begun = data.lstrip(b"\r\n")  # RFC 9112, 2.2: empty lines before a message
-            self._spend_head(len(data) - len(begun))
-            if not begun:
-                return b""
-            data = begun
-            if not data.startswith(b"H"):  # llhttp accepts RTSP and ICE
-                raise ReplyError(Reason.BAD_RESPONSE, "no readable answer: it is not HTTP")
+            if not data.startswith(b"H"):
+                begun = data.lstrip(b"\r\n")  # RFC 9112, 2.2: empty lines before a message
+                self._spend_head(len(data) - len(begun))
+                if begun and not begun.startswith(b"H"):  # llhttp accepts RTSP and ICE
+                    raise ReplyError(Reason.BAD_RESPONSE, "no readable answer: it is not HTTP")
+                return begun
             self._open_parser()
         searched = self._tail + data
         found = _HEAD_END.search(searched)
@@ -204,9 +206,9 @@ class ResponseReader:
         """Decide by the head whether there is a body, and where it ends (RFC 9112, 6.3)."""
         parser = self._parser
         assert parser is not None
-        status = parser.get_status_code()
-        if parser.get_http_version() not in _VERSIONS:
-            raise ReplyError(Reason.BAD_RESPONSE, f"no readable answer: its version is {parser.get_http_version()}")
+        status, version = parser.get_status_code(), parser.get_http_version()
+        if version not in _VERSIONS:
+            raise ReplyError(Reason.BAD_RESPONSE, f"no readable answer: its version is {version}")
         if self._is_spaced:
             raise ReplyError(Reason.BAD_RESPONSE, "no readable answer: a space follows the name of a field")
         self._spend_head(0)
@@ -214,20 +216,21 @@ class ResponseReader:
             self._parser = None
             return
         self.status, self.headers = status, response_headers(self.fields)
-        coding, length = self.headers.get("transfer-encoding"), self.headers.get("content-length")
+        coding, length = self.headers.by_name.get("transfer-encoding"), self.headers.by_name.get("content-length")
+        self.length = None if length is None else whole_number(length)
         if not self._has_body or status < 200 or status in (204, 304):
             self._end(is_reusable=self.is_reusable)
             return
         if coding is not None and "chunked" in coding.lower():
             self._expects = _Expects.CHUNKS
             # RFC 9112, 6.1: HTTP/1.0 has no Transfer-Encoding, so the framing may be misunderstood.
-            self.is_reusable = self.is_reusable and parser.get_http_version() == "1.1"
+            self.is_reusable = self.is_reusable and version == "1.1"
             return
         self._parser = None
         if length is None or coding is not None:
             self._expects = _Expects.CLOSE
             return
-        self._expects, self._left = _Expects.LENGTH, whole_number(length) or 0
+        self._expects, self._left = _Expects.LENGTH, self.length or 0
         if not self._left:
             self._end(is_reusable=self.is_reusable)
 
