@@ -14,6 +14,7 @@ import logging
 import random
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -182,42 +183,54 @@ class Gate:
 
     def admission(self, request: Request, waiter: Waiter | None = None) -> Procedure[Answer]:
         """Admit a request: at once if it need not wait, otherwise in the queue of its host."""
-        if self.is_immediate and not self.queues.is_queued(request.key) and self._has_global_token(request):
-            # Nothing can come between the two lines, so that the request passes no other.
-            answer = yield from self._admit_now(request)
-            if answer is not None:
-                return answer
-        return (yield from _Admission(self, request, waiter or self.timers.waiter()).run())
+        answer = self.admit_now(request)
+        return (yield from self.queueing(request, waiter)) if answer is None else answer
 
-    def _has_global_token(self, request: Request) -> bool:
-        """Return whether the request needs no token of the global rate, or takes a prepaid one before all waiters."""
-        if request.global_policy is None:
-            return True
-        return not self.queues.is_queued(GLOBAL) and self.queues.take_prepaid(self.timers.now())
+    def queueing(self, request: Request, waiter: Waiter | None = None) -> Procedure[Answer]:
+        """Admit a request in the queue of its host."""
+        return _Admission(self, request, waiter or self.timers.waiter()).run()
 
-    def _admit_now(self, request: Request) -> Procedure[Ticket | No | None]:
-        """Decide without the queue; None if the request must wait."""
-        asked_at, decision, epoch = self.timers.now(), None, 0
-        if request.current() is request:  # else the settings changed: the queue handles that
-            decision, epoch = yield Update(request.key, request.charge(self.roll()))
-        if request.global_policy is not None and not isinstance(decision, Go):
-            self.queues.return_prepaid()
+    def admit_now(self, request: Request) -> Ticket | No | None:
+        """Decide without the queue; None if the request must wait, or if the store takes time.
+
+        Nothing can come between the look at the queue and the charge, so that the request passes no other.
+        """
+        update_now, queues, has_rate = self.driver.update_now, self.queues, request.global_policy is not None
+        if update_now is None or queues.is_queued(request.key):
+            return None
+        if request.current() is not request:  # the settings changed: the queue handles that
+            return None
+        asked_at = self.timers.now()
+        if has_rate and (queues.is_queued(GLOBAL) or not queues.take_prepaid(asked_at)):
+            return None
+        decision, epoch = update_now(request.key, request.charge(self.roll()))
         if isinstance(decision, Go):
             if request.policy.concurrency is not None:
-                self.queues.hold(request.key)
+                queues.hold(request.key)
             return Ticket(request.key, request.policy, decision, 0.0, asked_at + decision.lease.lasts, epoch)
+        if has_rate:
+            queues.return_prepaid()
         return decision if isinstance(decision, No) else None
 
     def settlement(self, ticket: Ticket, outcome: Outcome) -> Procedure[Settled]:
         """Record the consequences of a reply, and wake the next waiter: a slot is free, or the host now refuses."""
         try:
-            answer: tuple[Settled, bool] = yield Update(ticket.key, settled(ticket.policy, ticket.lease, outcome))
-            state, has_tripped = answer
-            if has_tripped:
-                self.on_trip(ticket.key)
-            return state
+            return self._settled(ticket, (yield Update(ticket.key, settled(ticket.policy, ticket.lease, outcome))))
         finally:
             self._free(ticket)
+
+    def settle_now(self, ticket: Ticket, outcome: Outcome, update_now: Callable[[str, Step[Any]], Any]) -> Settled:
+        """Do the same with a store that takes no time."""
+        try:
+            return self._settled(ticket, update_now(ticket.key, settled(ticket.policy, ticket.lease, outcome)))
+        finally:
+            self._free(ticket)
+
+    def _settled(self, ticket: Ticket, answer: tuple[Settled, bool]) -> Settled:
+        state, has_tripped = answer
+        if has_tripped:
+            self.on_trip(ticket.key)
+        return state
 
     def returning(self, ticket: Ticket) -> Procedure[None]:
         """Return an unused ticket completely."""

@@ -27,8 +27,7 @@ from curtsy.core.rules import Rules
 from curtsy.engine.alerts import Periodic, StatsLog
 from curtsy.engine.context import Context, HeldResources, rules_key
 from curtsy.engine.counters import EVERY, Counters, Publisher
-from curtsy.engine.download import DownloadResult, Part
-from curtsy.engine.download_task import DownloadTask
+from curtsy.engine.download import DownloadResult, DownloadTask, Part
 from curtsy.engine.driver import Driver, never
 from curtsy.engine.gate import Gate
 from curtsy.engine.opening import opened_cache, opened_store
@@ -167,7 +166,7 @@ class Session:
         if part.path in self._download_paths:
             raise PolicyError(f"path = {str(part.path)!r} is being written by another download. Wait for it.")
         context = replace(self.context, cache=None, told=lambda record: None)
-        task = DownloadTask(ask, part, Driver(context, self.gate, self._sender), self._report)
+        task = DownloadTask(ask, part, Driver(context, self.gate, self._sender), self._sender, self._report)
         self._download_paths.add(part.path)
         try:
             return await self._single_flight.join(object(), task.work, task.closed)
