@@ -8,7 +8,6 @@ import random
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from curtsy.cache.keys import Page, PageCache
 from curtsy.core.bounded import Bounded
@@ -27,6 +26,7 @@ from curtsy.engine.gate import Ticket
 from curtsy.engine.timers import Waiter
 from curtsy.engine.wait_queue import WaitQueues
 from curtsy.http.address import refusal
+from curtsy.http.cookies import Cookies
 from curtsy.http.registered_domain import are_apart, site_of
 from curtsy.http.sender import Limits
 from curtsy.stores import Step
@@ -140,18 +140,6 @@ class RulesCache:
         """Epoch second; rules learned before it are ignored."""
 
 
-class CookieJar(Protocol):
-    """Storage for cookies."""
-
-    def header_for(self, url: Url) -> str | None:
-        """Return the `Cookie` header for a URL; None if there is nothing to send."""
-        ...
-
-    def take(self, url: Url, headers: Headers) -> None:
-        """Store the cookies that a response sets."""
-        ...
-
-
 @dataclass
 class Context:
     """Environment of flows (`core.flow.World`) and of their drivers."""
@@ -163,7 +151,7 @@ class Context:
     cache_mode: Mode = "normal"
     stale_if_error: float = 0.0
     max_retries: int | None = None
-    cookies: CookieJar | None = None
+    cookies: Cookies | None = None
     roll: Callable[[], float] = random.random
     told: Callable[[FetchRecord], None] = lambda record: None
     retries: RetryShare = field(default_factory=RetryShare)
@@ -218,8 +206,8 @@ class Context:
         if self.cookies is not None:
             self.cookies.take(url, headers)
 
-    def gate_request(self, effect: Enter) -> GateRequest:
-        """Return the gate request for an effect."""
+    def gate_request(self, effect: Enter, policies: Policies) -> GateRequest:
+        """Return the gate request for an effect under the policies in force."""
         domain = effect.domain
 
         def renewed() -> tuple[str, Policy, Policy] | No:
@@ -230,7 +218,7 @@ class Context:
             return policy.key_for(domain), policy, now.overall_for(policy)
 
         return GateRequest(
-            effect.key, effect.policy, self.policies.overall_for(effect.policy), effect.page, effect.robots, 1,
+            effect.key, effect.policy, policies.overall_for(effect.policy), effect.page, effect.robots, 1,
             effect.deadline, renewed, effect.crawl_delay, effect.rank, effect.foreign, effect.guest,
         )  # fmt: skip
 

@@ -131,13 +131,13 @@ def _renew(renewals: ref[_Renewals]) -> None:
 
 
 class Driver(StoreDriver):
-    """Runs flows in tasks of one event loop."""
+    """Runs flows in tasks of one event loop. Without a sender, they must end before they send."""
 
     def __init__(
         self,
         context: Context,
         gate: Gate,
-        sender: Sender,
+        sender: Sender | None = None,
         later: Callable[[FetchRequest], bool] = never,
     ) -> None:
         super().__init__(gate.driver.store, gate.timers, gate.driver.background)
@@ -214,8 +214,10 @@ class Driver(StoreDriver):
         return None
 
     def _enter(self, effect: Enter, resources: HeldResources) -> Answer | Procedure[Answer]:
-        request = self.context.gate_request(effect)
-        answer = self.gate.admit_now(request)
+        policies = self.context.policies
+        request = self.context.gate_request(effect, policies)
+        is_current = policies.of(effect.domain) is effect.policy  # else the queue handles the changed settings
+        answer = self.gate.admit_now(request) if is_current else None
         if answer is None:
             return self._queue(request, resources)
         resources.ticket = answer if isinstance(answer, Ticket) else None
@@ -344,6 +346,7 @@ class Driver(StoreDriver):
             resources.is_sent, resources.is_robots = True, effect.cut
             if on_wire is not None:
                 on_wire(True)
+            assert self._sender is not None, "a dry run sends nothing"
             send = self._sender.send if resources.send is None or effect.cut else resources.send
             try:
                 reply = await send(effect.request, limits)

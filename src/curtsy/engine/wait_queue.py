@@ -224,10 +224,13 @@ class WaitQueues:
                 return
             queue.out = max(0, queue.out - 1)
             queue.changes += 1
-            queue.clear()
+            if queue.waiters:
+                queue.clear()
+            if not queue.waiters:
+                if not queue.out:
+                    del self._queues[key]
+                return
             first = queue.first
-            if first is None and not queue.out:
-                del self._queues[key]
         if first is not None:
             first.wake()
 

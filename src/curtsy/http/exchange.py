@@ -178,22 +178,19 @@ class Exchange:
             else:  # obey an error or a redirect even if its body is unreadable
                 self._is_whole = False
                 body = b"" if self._body is None else b"".join(self._body.parts)
+        wire_bytes = len(body) if self._body is None else self._body.wire_bytes
         took = time.monotonic() - sent_at
-        return Response(status, headers, body, took, head_at - sent_at, self._wire_bytes, self._is_whole)
-
-    @property
-    def _wire_bytes(self) -> int:
-        return 0 if self._body is None else self._body.wire_bytes
+        return Response(status, headers, body, took, head_at - sent_at, wire_bytes, self._is_whole)
 
     async def _read_body(self, connection: Connection, status: int, headers: Headers) -> bytes | Failure:
         limits, sink = self._limits, self._sink
         is_page = 200 <= status < 300
         if sink is not None and not is_page and not sink.begin(status, headers):  # called even if decoding fails
             sink = None
-        length, fields = connection.response.length, headers.by_name
+        response, fields, most = connection.response, headers.by_name, limits.max_body
         try:
-            if limits.max_body is not None and length is not None and length > limits.max_body and not limits.cut:
-                raise too_large(limits, f"{length:,} bytes are announced")
+            if most is not None and response.length is not None and response.length > most and not limits.cut:
+                raise too_large(limits, f"{response.length:,} bytes are announced")
             # A part of an encoded body cannot be decoded.
             is_raw = status == 206 or (sink is not None and not sink.decodes)
             coding = None if is_raw else fields.get("content-encoding")
@@ -202,6 +199,9 @@ class Exchange:
                 sink = None
             if sink is not None and status in (200, 206):  # an error page need not be fast
                 connection.widen()
+            is_there = response.is_complete and not limits.cut and (most is None or response.received <= most)
+            if is_there and sink is None and decoder is None:
+                return connection.take()
             body = self._body = Body(limits, self._deadline, sink, decoder)
             read = await body.read(connection)
             self._is_whole = not body.is_cut
@@ -217,7 +217,8 @@ class Exchange:
         sent_ago = None if sent_at is None else time.monotonic() - sent_at
         is_part = self._limits.cut and self._status is not None and 200 <= self._status < 300
         part = b"".join(self._body.parts) if is_part and self._body is not None else b""
-        return Failure(reason, detail, sent_ago, self._status, self._wire_bytes, part=part)
+        wire_bytes = 0 if self._body is None else self._body.wire_bytes
+        return Failure(reason, detail, sent_ago, self._status, wire_bytes, part=part)
 
     def _not_connected(self, error: Exception, *, at_proxy: bool) -> Failure:
         """Return the failure for an error of opening a connection."""

@@ -99,7 +99,7 @@ _LOGIN = re.compile(r"^(\s*(?:[A-Za-z][A-Za-z0-9+.-]*:)?[/\\]{2})[^/?#\\]*@")
 def response_headers(fields: list[tuple[bytes, bytes]]) -> Headers:
     """Return received fields as text, without the credentials of a Location."""
     headers = Headers(
-        [(name.decode("ascii"), value.decode("ascii") if value.isascii() else _legible(name, value))
+        [(name.decode("ascii"), (value.decode("ascii") if value.isascii() else _legible(name, value)).rstrip(" \t"))
          for name, value in fields]
     )  # fmt: skip
     if "@" not in headers.by_name.get("location", ""):

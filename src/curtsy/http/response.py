@@ -62,7 +62,7 @@ class ResponseReader:
     """
 
     __slots__ = (
-        "_expects", "_framed", "_has_body", "_head_left", "_in_head", "_is_ended", "_is_spaced", "_left", "_parser",
+        "_expects", "_framed", "_has_body", "_head_left", "_in_head", "_is_ended", "_left", "_parser",
         "_tail", "error", "fields", "headers", "is_reusable", "length", "parts", "received", "status",
     )  # fmt: skip
 
@@ -77,9 +77,6 @@ class ResponseReader:
         """Last two bytes of an incomplete head."""
 
         self._in_head = True
-        self._is_spaced = False
-        """True if a name of a field ends in a space."""
-
         self._is_ended = False
         """True if the parser found the end of a chunked body."""
 
@@ -209,14 +206,17 @@ class ResponseReader:
         status, version = parser.get_status_code(), parser.get_http_version()
         if version not in _VERSIONS:
             raise ReplyError(Reason.BAD_RESPONSE, f"no readable answer: its version is {version}")
-        if self._is_spaced:
-            raise ReplyError(Reason.BAD_RESPONSE, "no readable answer: a space follows the name of a field")
         self._spend_head(0)
+        headers = response_headers(self.fields)
+        fields = headers.by_name
+        names = "".join(fields)
+        if " " in names or "\t" in names:  # llhttp accepts a space before some colons (RFC 9112, 5.1)
+            raise ReplyError(Reason.BAD_RESPONSE, "no readable answer: a space follows the name of a field")
         if 100 <= status < 200 and status != 101:
             self._parser = None
             return
-        self.status, self.headers = status, response_headers(self.fields)
-        coding, length = self.headers.by_name.get("transfer-encoding"), self.headers.by_name.get("content-length")
+        self.status, self.headers = status, headers
+        coding, length = fields.get("transfer-encoding"), fields.get("content-length")
         self.length = None if length is None else whole_number(length)
         if not self._has_body or status < 200 or status in (204, 304):
             self._end(is_reusable=self.is_reusable)
@@ -270,9 +270,7 @@ class ResponseReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         """Collect a header field. Trailers are ignored."""
         if self._in_head:
-            if name[-1:].isspace():  # llhttp accepts a space before some colons (RFC 9112, 5.1)
-                self._is_spaced = True
-            self.fields.append((name, value.rstrip(b" \t")))
+            self.fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Record the end of a head, and whether the connection stays open. llhttp forgets that after the message."""
