@@ -5,7 +5,7 @@ The store is only read, and a wait takes no real time.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from curtsy.core.rules import Rules
 from curtsy.engine.context import Context, rules_key
 from curtsy.engine.driver import Driver, Flow
 from curtsy.engine.gate import GLOBAL, Gate
-from curtsy.engine.timers import SystemTimers, Waiter
+from curtsy.engine.timers import TaskWaiter, Waiter
 from curtsy.stores import AsyncStore, Step
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 
@@ -134,7 +134,7 @@ class _VirtualClock:
         self._now = Now(Instant(now.at + microseconds), now.epoch + microseconds, now.boot)
 
 
-class _VirtualTimers(SystemTimers):
+class _VirtualTimers:
     """Timers whose waits only advance a virtual clock."""
 
     def __init__(self, clock: _VirtualClock) -> None:
@@ -142,6 +142,12 @@ class _VirtualTimers(SystemTimers):
 
     def now(self) -> float:
         return self._clock.now().at / SECOND
+
+    def waiter(self) -> Waiter:
+        return TaskWaiter()
+
+    def stop_while(self, is_busy: Callable[[], bool]) -> None:
+        """Do nothing: a dry run sends nothing that takes real time."""
 
     async def sleep(self, waiter: Waiter, seconds: float | None, *, is_exact: bool = True) -> None:
         assert seconds is not None, "a dry run has its queues for itself, so nothing would wake it"

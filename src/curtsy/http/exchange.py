@@ -159,10 +159,10 @@ class Exchange:
         head_at = time.monotonic()
         sent_at = head_at if connection.sent_at is None else connection.sent_at
         status = self._status = connection.response.status
-        if status == 407 and proxy is not None and request.url.scheme == "http":
-            return login_wanted(proxy)  # only a proxy answers 407 (RFC 9110, 15.5.8)
         if status < 200:
             return self._fail(Reason.BAD_RESPONSE, f"the answer's status is {status}, which is none to end with")
+        if status == 407 and proxy is not None and request.url.scheme == "http":
+            return login_wanted(proxy)  # only a proxy answers 407 (RFC 9110, 15.5.8)
         if status == 206 and "range" not in request.headers:  # RFC 9110, 15.3.7
             if limits.cut:  # the rules in a part of robots.txt apply (C21)
                 await self._read_body(connection, status, headers)

@@ -32,7 +32,7 @@ def head_of(request: Request, proxy: Url | None = None) -> bytes:
     A proxy gets the absolute URL for http; https is tunnelled through it.
     """
     url, method = request.url, request.method.upper()
-    if not _TOKEN.fullmatch(method) or method == "CONNECT":
+    if method != "GET" and (not _TOKEN.fullmatch(method) or method == "CONNECT"):
         raise ValueError(f"method = {request.method!r} cannot be sent. Use GET, HEAD, POST or another name.")
     if not _TARGET.fullmatch(url.target):
         raise ValueError("the path of the URL has characters that cannot be sent. Make it with parse_url().")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import ssl
+import sys
 from enum import Enum, auto
 
 import httptools
@@ -81,7 +82,7 @@ class ResponseReader:
         """True if the parser found the end of a chunked body."""
 
         self._left = 0
-        """Bytes of a body with a length that are still to come."""
+        """Bytes of the body that are still to come; the largest number if only the peer's close ends it."""
 
         self.received = 0
         self._framed = 0
@@ -141,7 +142,7 @@ class ResponseReader:
         elif self._expects is _Expects.CLOSE and error is None and is_safe:
             self._end(is_reusable=False)
         else:
-            whole = f" of {self.received + self._left:,}" if self._left else ""
+            whole = f" of {self.received + self._left:,}" if self._expects is _Expects.LENGTH else ""
             why = f"the body broke off after {self.received:,}{whole} bytes"
             self.fail(ReplyError(Reason.INCOMPLETE, why))
 
@@ -228,7 +229,7 @@ class ResponseReader:
             return
         self._parser = None
         if length is None or coding is not None:
-            self._expects = _Expects.CLOSE
+            self._expects, self._left = _Expects.CLOSE, sys.maxsize
             return
         self._expects, self._left = _Expects.LENGTH, self.length or 0
         if not self._left:
@@ -238,18 +239,13 @@ class ResponseReader:
         if self._expects is _Expects.CHUNKS:
             self._feed_chunks(data)
             return
-        if self._expects is _Expects.CLOSE:
-            self.received += len(data)
-            self.parts.append(data)
-            return
-        excess = len(data) - self._left
-        if excess > 0:
-            data = data[: self._left]
+        left = self._left = self._left - len(data)
+        if left < 0:
+            data = data[:left]
         self.received += len(data)
-        self._left -= len(data)
         self.parts.append(data)
-        if not self._left:
-            self._end(is_reusable=self.is_reusable and excess == 0)
+        if left <= 0:
+            self._end(is_reusable=self.is_reusable and left == 0)
 
     def _feed_chunks(self, data: bytes) -> None:
         self._framed += len(data)
