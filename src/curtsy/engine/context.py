@@ -7,7 +7,7 @@ import os
 import random
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from curtsy.cache.keys import Page, PageCache
 from curtsy.core.bounded import Bounded
@@ -284,13 +284,11 @@ def limits_of(effect: Send) -> Limits:
         and effect.left is None
     ):
         return limits
-    return Limits(
+    return replace(
+        limits,
         timeout=effect.timeout,
         connect_timeout=min(limits.connect_timeout, effect.timeout),
         max_body=effect.max_body,
-        max_head=limits.max_head,
-        min_speed=limits.min_speed,
-        allow_private=limits.allow_private,
         cut=effect.cut,
         # A timeout below the setting is the rest of the caller's deadline, which includes waiting.
         counts_waiting=effect.timeout < (effect.policy.robots_timeout if effect.cut else limits.timeout),

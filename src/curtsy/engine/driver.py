@@ -7,6 +7,7 @@ flow, also after an error, the driver returns its slot at the host, its budget a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Generator
@@ -39,6 +40,7 @@ from curtsy.core.effects import (
     Settle,
     Tell,
 )
+from curtsy.core.errors import StoreError
 from curtsy.core.fetch_state import UNHEARD, UNSENT
 from curtsy.core.message import Reply, Request, Response
 from curtsy.core.rules import Busy, Claimed, Known, Rules
@@ -89,7 +91,7 @@ class _Renewals:
 
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, ticket: Ticket) -> None:
         """Renew the lease of a ticket until `end()`."""
@@ -118,11 +120,15 @@ class _Renewals:
         for number, (due, ticket) in list(self._due.items()):
             if due <= now:
                 self._due[number] = now + ticket.lease.lasts / 3, ticket
-                task = asyncio.ensure_future(self._gate.amend(ticket.key, ticket.policy, Renew(ticket.lease)))
+                task = asyncio.ensure_future(self._extend(ticket))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         if self._due:
             self._arm(loop, min(due for due, _ in self._due.values()))
+
+    async def _extend(self, ticket: Ticket) -> None:
+        with contextlib.suppress(StoreError):  # the next renewal may succeed; the request's settlement reports it
+            await self._gate.amend(ticket.key, ticket.policy, Renew(ticket.lease))
 
 
 def _renew(renewals: ref[_Renewals]) -> None:

@@ -404,7 +404,7 @@ class _Admission:
         decision: Decision = yield Update(self._key, look(self._request.policy, **self._request.case))
         if not isinstance(decision, Go):
             return decision
-        ahead, _ = queues.join_shared(GLOBAL, waiter, self._key.removeprefix("host:"))
+        ahead, _ = queues.join(GLOBAL, waiter, host=self._key.removeprefix("host:"))
         try:
             while True:
                 refused, changes = yield from self._look_again(changes)
