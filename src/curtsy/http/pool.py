@@ -19,6 +19,9 @@ from curtsy.http.tls import system_context
 KEEP_ALIVE = 30.0
 """Seconds for which an idle connection is kept: a few requests at a polite pace."""
 
+BUFFER = 262_144
+"""Bytes that one read of a connection receives at most."""
+
 MAX_TUNNEL_HEAD = 65_536
 """Bytes of head that a proxy's answer to CONNECT may have."""
 
@@ -78,6 +81,7 @@ class Pool:
         """All open connections."""
 
         self._opening: set[asyncio.Timeout] = set()
+        self._buffer = memoryview(bytearray(BUFFER))
         self._sweeper: asyncio.TimerHandle | None = None
         self._guardian = self._close_at_end()
 
@@ -170,7 +174,7 @@ class Pool:
             raise ReplyError(Reason.INVALID_URL, f"the request cannot be written: {type(error).__name__}") from error
         addresses = permitted(peer.host, addresses) if route.guarded else addresses
         opened = await connect(addresses, peer.port, guarded=route.guarded)
-        connection = Connection(opened, route, self._forget)
+        connection = Connection(opened, route, self._forget, self._buffer)
         if peer.scheme == "https":
             transport, _ = await self._loop.create_connection(
                 lambda: connection, sock=opened, ssl=self._context, server_hostname=peer.host,
