@@ -12,14 +12,16 @@ from typing import Any, Self, Unpack
 
 from curtsy.cache.keys import PageCache
 from curtsy.core.effects import FetchRequest
+from curtsy.core.errors import PolicyError
+from curtsy.core.message import NO_HEADERS, Headers
 from curtsy.core.policy import Policies
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
-from curtsy.core.setting import number, whole
+from curtsy.core.setting import number, rule, whole
 from curtsy.core.statistics import StatisticsSnapshot
-from curtsy.engine.arguments import ask_for, check_parts, part_for, patience_of
+from curtsy.engine.arguments import check_parts, is_path
 from curtsy.engine.batch import DEFAULT_CONCURRENCY, Batch, NoUrl
-from curtsy.engine.download import GIB, DownloadResult
+from curtsy.engine.download import GIB, DownloadResult, Part
 from curtsy.engine.keywords import ClientKeywords, FetchKeywords, SettingKeywords
 from curtsy.engine.session import Session
 from curtsy.engine.timers import Timers, VirtualClock
@@ -28,6 +30,7 @@ from curtsy.http.sender import HttpSender, Sender
 from curtsy.settings import CacheMode, Preset, names_contact, new_notices
 from curtsy.settings.live import LiveSettings
 from curtsy.stores import AsyncStore, Store
+from curtsy.stores.url import check_path
 from curtsy.system.log import LibraryLogger, library_logger
 
 _log: LibraryLogger = library_logger("client")
@@ -114,8 +117,8 @@ class AsyncClient:
         `idempotent` allows retries of methods other than GET and HEAD. Tasks that request the same page at the same
         time share one fetch.
         """
-        patience = self._deadline if deadline is None else patience_of(deadline)
-        return await self._session.fetch(ask_for(url, method, headers, body, patience, idempotent))
+        patience = self._deadline if deadline is None else _patience_of(deadline)
+        return await self._session.fetch(_ask_for(url, method, headers, body, patience, idempotent))
 
     async def fetch_many(
         self, urls: Iterable[str], *, concurrency: int = DEFAULT_CONCURRENCY, **options: Unpack[FetchKeywords]
@@ -164,8 +167,8 @@ class AsyncClient:
         `deadline` is in seconds and covers the time before the body; the body may take any time while data arrives. The
         file has the bytes that the server sends. `decode` decodes a Content-Encoding; such a body cannot be resumed.
         """
-        ask = FetchRequest(url, deadline=patience_of(deadline))
-        return await self._session.download(ask, part_for(url, path, max_size, decode))
+        ask = FetchRequest(url, deadline=_patience_of(deadline))
+        return await self._session.download(ask, _part_for(url, path, max_size, decode))
 
     def stats(self) -> StatisticsSnapshot:
         """Return the counts of this client so far."""
@@ -185,6 +188,53 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _patience_of(deadline: float | None) -> float | None:
+    """Return the seconds that a fetch may take; 0 for a negative deadline, None without one."""
+    if deadline is None:
+        return None
+    is_over = isinstance(deadline, int | float) and deadline < 0
+    return 0.0 if is_over else number("deadline", deadline)
+
+
+def _ask_for(
+    url: str,
+    method: str,
+    headers: Mapping[str, str] | None,
+    body: bytes | None,
+    deadline: float | None,
+    idempotent: bool | None,
+) -> FetchRequest:
+    """Return the checked request for `fetch`."""
+    if not isinstance(method, str):
+        raise rule("method", method, "text, such as GET")
+    if body is not None and not isinstance(body, bytes):
+        raise rule("body", type(body).__name__, "bytes. Encode text first")
+    if idempotent is not None and not isinstance(idempotent, bool):
+        raise rule("idempotent", idempotent, "True or False")
+    return FetchRequest(url, method.upper(), _headers(headers) if headers else NO_HEADERS, body, deadline, idempotent)
+
+
+def _headers(given: Mapping[str, str]) -> Headers:
+    """Return the caller's headers. Raises PolicyError for line ends or NUL in them (F26)."""
+    if not isinstance(given, Mapping):
+        raise rule("headers", type(given).__name__, "a mapping of names and values")
+    fields: tuple[tuple[Any, Any], ...] = given.fields if isinstance(given, Headers) else tuple(given.items())
+    for name, value in fields:
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise PolicyError(f"header {name!r} must be text, its value too. Write it in quotes.")
+        if not name or any(letter in name + value for letter in "\r\n\0"):
+            raise PolicyError(f"header {name!r} must not be empty or contain a line end or NUL. Leave it out.")
+    return Headers(fields)
+
+
+def _part_for(url: str, path: str | os.PathLike[str], max_size: int | None, decode: bool) -> Part:
+    """Return the checked target of `download`."""
+    if not is_path(path):
+        raise rule("path", path, "the path of a file")
+    check_path("path", path)
+    return Part(url, Path(path), None if max_size is None else whole("max_size", max_size, 0), decode)
 
 
 def session_of(client: AsyncClient) -> Session:

@@ -22,7 +22,7 @@ from curtsy.core.result import FetchResult
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done
 from curtsy.crawling.running_fetches import MAX_WAIT
 from curtsy.engine.context import Context, HeldResources
-from curtsy.engine.driver import Driver, Flow, Sending
+from curtsy.engine.driver import Driver, Flow
 from curtsy.engine.gate import Gate, Ticket
 from curtsy.engine.store_driver import Finished, Procedure, Sleep
 from curtsy.engine.timers import Waiter
@@ -232,8 +232,8 @@ class Visit:
         match effect:
             case Finished(result):
                 self._end(result)
-            case Sending(send):
-                self._send(send)
+            case Send():
+                self._send(effect)
             case Sleep(_, seconds):
                 self._sleep(seconds)
             case _:

@@ -1,20 +1,15 @@
-"""Checks of a client's arguments, made before any host is contacted. Errors name the argument."""
+"""Checks of the parts and callbacks that a client is given. Errors name the argument."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import ssl
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
-from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError
-from curtsy.core.message import NO_HEADERS, Headers
 from curtsy.core.secrets import mask_url
-from curtsy.core.setting import number, rule, whole
-from curtsy.engine.download import Part
+from curtsy.core.setting import rule
 from curtsy.stores.blocking import is_store
 from curtsy.stores.url import check_path
 
@@ -45,7 +40,8 @@ def _is_flag(value: object) -> bool:
     return isinstance(value, bool)
 
 
-def _is_path(value: object) -> bool:
+def is_path(value: object) -> bool:
+    """Return whether the value can be a path."""
     return isinstance(value, os.PathLike) or (isinstance(value, str) and value != "")
 
 
@@ -77,11 +73,11 @@ _is_cache = _has("get", "put", "refresh", "drop", "close")
 
 _PARTS: dict[str, tuple[Callable[[object], bool], str]] = {
     "store": (
-        lambda value: value is None or isinstance(value, str) or _is_path(value) or is_store(value),
+        lambda value: value is None or isinstance(value, str) or is_path(value) or is_store(value),
         "a URL such as 'redis://host' or 'sqlite:///state.sqlite', the Path of an SQLite file, or a store",
     ),
     "cache": (
-        lambda value: isinstance(value, bool) or _is_path(value) or _is_cache(value),
+        lambda value: isinstance(value, bool) or is_path(value) or _is_cache(value),
         "a folder, a file that ends in .sqlite, a cache such as DiskCache('pages'), or False for none",
     ),
     "stale_while_revalidate": (_is_flag, "True or False"),
@@ -93,7 +89,7 @@ _PARTS: dict[str, tuple[Callable[[object], bool], str]] = {
         "an http or https URL, such as http://proxy.example:3128",
     ),
     "verify": (
-        lambda value: _is_flag(value) or _is_path(value) or isinstance(value, ssl.SSLContext),
+        lambda value: _is_flag(value) or is_path(value) or isinstance(value, ssl.SSLContext),
         "True, the path of a CA file or folder, or an ssl.SSLContext",
     ),
     "sender": (_has("send", "stream", "locate", "close"), "a Sender, with send(), stream(), locate() and close()"),
@@ -101,50 +97,3 @@ _PARTS: dict[str, tuple[Callable[[object], bool], str]] = {
     "timers": (_has("now", "waiter", "sleep", "stop_while"), "a Timers, or left out for real time"),
 }  # fmt: skip
 """For each argument: its check, and the description of a valid value."""
-
-
-def patience_of(deadline: float | None) -> float | None:
-    """Return the seconds that a fetch may take; 0 for a negative deadline, None without one."""
-    if deadline is None:
-        return None
-    is_over = isinstance(deadline, int | float) and deadline < 0
-    return 0.0 if is_over else number("deadline", deadline)
-
-
-def ask_for(
-    url: str,
-    method: str,
-    headers: Mapping[str, str] | None,
-    body: bytes | None,
-    deadline: float | None,
-    idempotent: bool | None,
-) -> FetchRequest:
-    """Return the checked request for `fetch`."""
-    if not isinstance(method, str):
-        raise rule("method", method, "text, such as GET")
-    if body is not None and not isinstance(body, bytes):
-        raise rule("body", type(body).__name__, "bytes. Encode text first")
-    if idempotent is not None and not isinstance(idempotent, bool):
-        raise rule("idempotent", idempotent, "True or False")
-    return FetchRequest(url, method.upper(), _headers(headers) if headers else NO_HEADERS, body, deadline, idempotent)
-
-
-def _headers(given: Mapping[str, str]) -> Headers:
-    """Return the caller's headers. Raises PolicyError for line ends or NUL in them (F26)."""
-    if not isinstance(given, Mapping):
-        raise rule("headers", type(given).__name__, "a mapping of names and values")
-    fields: tuple[tuple[Any, Any], ...] = given.fields if isinstance(given, Headers) else tuple(given.items())
-    for name, value in fields:
-        if not (isinstance(name, str) and isinstance(value, str)):
-            raise PolicyError(f"header {name!r} must be text, its value too. Write it in quotes.")
-        if not name or any(letter in name + value for letter in "\r\n\0"):
-            raise PolicyError(f"header {name!r} must not be empty or contain a line end or NUL. Leave it out.")
-    return Headers(fields)
-
-
-def part_for(url: str, path: str | os.PathLike[str], max_size: int | None, decode: bool) -> Part:
-    """Return the checked target of `download`."""
-    if not _is_path(path):
-        raise rule("path", path, "the path of a file")
-    check_path("path", path)
-    return Part(url, Path(path), None if max_size is None else whole("max_size", max_size, 0), decode)

@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
 
 from curtsy.cache.keys import Page, PageCache
 from curtsy.core.bounded import Bounded
 from curtsy.core.cache import Absorbed, Drop, Mode, Refresh
 from curtsy.core.cache import Store as StorePage
 from curtsy.core.decision import No
-from curtsy.core.effects import Claim, Effect, Enter, Hold, Keep, Learn, MayRetry, Recall, Send, Tell
+from curtsy.core.effects import Claim, Enter, Hold, Learn, Recall, Send
 from curtsy.core.errors import Reason
 from curtsy.core.fair_share import QUARTER
-from curtsy.core.message import SECOND, Headers, Now, Url
+from curtsy.core.message import SECOND, Headers, Now, Reply, Request, Url
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord
 from curtsy.core.rules import TEXTS, Busy, Claimed, Known, Rules, claim, learned, released
-from curtsy.engine.download import Part
 from curtsy.engine.gate import Request as GateRequest
 from curtsy.engine.gate import Ticket
 from curtsy.engine.timers import Waiter
 from curtsy.engine.wait_queue import WaitQueues
 from curtsy.http.address import refusal
+from curtsy.http.cookies import Cookies
 from curtsy.http.registered_domain import are_apart, site_of
 from curtsy.http.sender import Limits
 from curtsy.stores import Step
-
-NOT_YET = object()
-"""Marker: the effect cannot be answered immediately."""
-
-SMALL = 256 * 1024
-"""Bytes of body up to which a cache write is done in place; larger ones run in a thread."""
 
 KNOWN = 4096
 """Maximum number of origins whose rules are cached in memory."""
@@ -47,16 +41,16 @@ MOST_TAKERS = 4096
 class HeldResources:
     """Resources that a flow currently holds."""
 
-    __slots__ = ("claimed", "is_robots", "is_sent", "on_wire", "part", "place", "ticket", "waiters")
+    __slots__ = ("claimed", "is_robots", "is_sent", "on_wire", "place", "send", "ticket", "waiters")
 
     def __init__(
         self,
-        part: Part | None = None,
+        send: Callable[[Request, Limits], Awaitable[Reply]] | None = None,
         on_wire: Callable[[bool], None] | None = None,
         place: Callable[[], Awaitable[None] | None] | None = None,
     ) -> None:
-        self.part = part
-        """File of a download; None to return the body in memory."""
+        self.send = send
+        """Function that sends the requests for the page; None for the sender's."""
         self.on_wire = on_wire
         """Callback for the start (True) and the end (False) of each request on the wire."""
         self.place = place
@@ -146,18 +140,6 @@ class RulesCache:
         """Epoch second; rules learned before it are ignored."""
 
 
-class CookieJar(Protocol):
-    """Storage for cookies."""
-
-    def header_for(self, url: Url) -> str | None:
-        """Return the `Cookie` header for a URL; None if there is nothing to send."""
-        ...
-
-    def take(self, url: Url, headers: Headers) -> None:
-        """Store the cookies that a response sets."""
-        ...
-
-
 @dataclass
 class Context:
     """Environment of flows (`core.flow.World`) and of their drivers."""
@@ -169,7 +151,7 @@ class Context:
     cache_mode: Mode = "normal"
     stale_if_error: float = 0.0
     max_retries: int | None = None
-    cookies: CookieJar | None = None
+    cookies: Cookies | None = None
     roll: Callable[[], float] = random.random
     told: Callable[[FetchRecord], None] = lambda record: None
     retries: RetryShare = field(default_factory=RetryShare)
@@ -185,6 +167,11 @@ class Context:
         """Make every origin's rules expire, so that they are fetched again."""
         self.rules.since = self.epoch()
         self.rules.by_origin.clear()
+
+    @property
+    def has_cache(self) -> bool:
+        """Return whether pages are cached."""
+        return self.cache is not None
 
     @property
     def policies(self) -> Policies:
@@ -219,8 +206,8 @@ class Context:
         if self.cookies is not None:
             self.cookies.take(url, headers)
 
-    def gate_request(self, effect: Enter) -> GateRequest:
-        """Return the gate request for an effect."""
+    def gate_request(self, effect: Enter, policies: Policies) -> GateRequest:
+        """Return the gate request for an effect under the policies in force."""
         domain = effect.domain
 
         def renewed() -> tuple[str, Policy, Policy] | No:
@@ -231,44 +218,20 @@ class Context:
             return policy.key_for(domain), policy, now.overall_for(policy)
 
         return GateRequest(
-            effect.key, effect.policy, self.policies.overall_for(effect.policy), effect.page, effect.robots, 1,
+            effect.key, effect.policy, policies.overall_for(effect.policy), effect.page, effect.robots, 1,
             effect.deadline, renewed, effect.crawl_delay, effect.rank, effect.foreign, effect.guest,
         )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        self.has_cache = self.cache is not None
-        self._immediate: dict[type[Effect], Callable[[Any], Any]] = {
-            Recall: self.recall,
-            Keep: self._keep_small,
-            Claim: lambda effect: self.cached_rules(effect) or NOT_YET,
-            MayRetry: lambda effect: self.retries.take(effect.host),
-            Tell: lambda effect: self.told(effect.record),
-        }
+    def known_rules(self, origin: str, ttl: float = math.inf) -> Known | None:
+        """Return an origin's unexpired rules from memory, unless `ttl` is below the setting by which they were learned.
 
-    def answer(self, effect: Effect) -> Any:
-        """Answer an effect that never waits; return `NOT_YET` for any other effect."""
-        answer = self._immediate.get(type(effect))
-        return NOT_YET if answer is None else answer(effect)
-
-    def _keep_small(self, effect: Keep) -> object:
-        if isinstance(effect.what, StorePage) and len(effect.what.body) > SMALL:
-            return NOT_YET
-        self.keep(effect.url, effect.what)
-        return None
-
-    def known_rules(self, origin: str) -> Known | None:
-        """Return an origin's unexpired rules from memory."""
+        A shorter setting makes their expiry earlier than this memory knows.
+        """
         found = self.rules.by_origin.get(origin)
-        if found is None:
+        if found is None or ttl < found[3]:
             return None
-        rules, until, _, _ = found
-        left = until - self.now()
-        return Known(rules, left) if left > 0 else None
-
-    def cached_rules(self, effect: Claim) -> Known | None:
-        """Return unexpired rules from memory, unless the TTL setting is now shorter than when they were learned."""
-        found = self.rules.by_origin.get(effect.origin)
-        return None if found is None or effect.ttl < found[3] else self.known_rules(effect.origin)
+        left = found[1] - self.now()
+        return Known(found[0], left) if left > 0 else None
 
     def put_back_retry(self) -> None:
         """Return a retry that was granted but not sent."""
@@ -321,13 +284,11 @@ def limits_of(effect: Send) -> Limits:
         and effect.left is None
     ):
         return limits
-    return Limits(
+    return replace(
+        limits,
         timeout=effect.timeout,
         connect_timeout=min(limits.connect_timeout, effect.timeout),
         max_body=effect.max_body,
-        max_head=limits.max_head,
-        min_speed=limits.min_speed,
-        allow_private=limits.allow_private,
         cut=effect.cut,
         # A timeout below the setting is the rest of the caller's deadline, which includes waiting.
         counts_waiting=effect.timeout < (effect.policy.robots_timeout if effect.cut else limits.timeout),

@@ -292,12 +292,10 @@ class Publisher:
 
     def publish_blocking(self, store: Store) -> None:
         """Publish from a blocking thread, through the blocking form of the same store."""
-        counted = self._counters.snapshot(PUBLISHED_HOSTS)
-        news = counted.since(self._published)
-        if (news.fetches or news.trips) and not for_tasks(store).held:
-            process = process_name()
+        counted, step = self._news()
+        if step is not None and not for_tasks(store).held:
             with contextlib.suppress(CurtsyError):
-                store.update(stats_key(process), _added(process, news))
+                store.update(stats_key(process_name()), step)
                 self._published = counted
 
     async def publish(self) -> bool:
@@ -305,19 +303,23 @@ class Publisher:
 
         Store failures are ignored because the fetches report them. Unpublished counts are published later.
         """
-        counted = self._counters.snapshot(PUBLISHED_HOSTS)
-        news = counted.since(self._published)
-        if not (news.fetches or news.trips):
+        counted, step = self._news()
+        if step is None:
             return False
         if self._store.held:  # in an outage the store writes to memory, invisible to other processes
             return True
-        process = process_name()
         try:
-            await self._store.update(stats_key(process), _added(process, news))
+            await self._store.update(stats_key(process_name()), step)
         except CurtsyError:
             return True
         self._published = counted
         return False
+
+    def _news(self) -> tuple[StatisticsSnapshot, Step[None] | None]:
+        """Return all counts, and the step that publishes the new ones; None without new ones."""
+        counted = self._counters.snapshot(PUBLISHED_HOSTS)
+        news = counted.since(self._published)
+        return counted, _added(process_name(), news) if news.fetches or news.trips else None
 
 
 def _added(process: str, news: StatisticsSnapshot) -> Step[None]:

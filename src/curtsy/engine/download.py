@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import hashlib
@@ -9,25 +10,35 @@ import os
 import re
 import stat
 import sys
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 import msgspec
 
 from curtsy.core import messages
 from curtsy.core.cache import usable_etag
 from curtsy.core.dates import http_date
+from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.message import Headers, Request
+from curtsy.core.fetch_state import FetchState
+from curtsy.core.flow import closed, fetch, set_out
+from curtsy.core.message import Failure, Headers, Reply, Request, Response, Url, parse_url
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
 from curtsy.core.secrets import mask_url
+from curtsy.engine.context import HeldResources
+from curtsy.engine.driver import Driver
+from curtsy.http.sender import Limits, Sender
 from curtsy.system.own_file import create_own, open_own
-from curtsy.system.threads import in_thread
+from curtsy.system.threads import begun_in_thread, in_thread
 
 if sys.platform != "win32":
     import fcntl
+
+T = TypeVar("T")
 
 GIB = 1024**3
 
@@ -373,3 +384,102 @@ def _noted(url_sha256: str, coding: str | None, headers: Headers) -> _Note:
     last_modified, sent = http_date(headers.get("last-modified")), http_date(headers.get("date"))
     is_strong = last_modified is not None and sent is not None and last_modified < sent
     return _Note(url_sha256, None, headers.get("last-modified") if is_strong else None, size, coding)
+
+
+class DownloadTask:
+    """Download of one file and its move into place.
+
+    `driver` reports no records; `told` receives the only record of the download.
+    """
+
+    def __init__(
+        self, ask: FetchRequest, part: Part, driver: Driver, sender: Sender, told: Callable[[FetchRecord], None]
+    ) -> None:
+        self._part = part
+        self._driver = driver
+        self._sender = sender
+        self._told = told
+        self._state = set_out(ask, driver.context)
+        self._resources = HeldResources(self._send)
+        self._placed: asyncio.Future[DownloadResult] | None = None
+        """Result of moving the file into place, once that has started."""
+
+    async def work(self) -> DownloadResult:
+        """Fetch the file and move it into place when complete."""
+        result = await self._fetch()
+        if self._part.is_of_no_use and result.reason is not Reason.TOO_LARGE:
+            self._part.discard()
+            self._state = _anew(self._state)
+            result = await self._fetch()
+        self._told(result.record)
+        if result.reason is Reason.TOO_LARGE:
+            self._part.discard()
+        self._placed = begun_in_thread(self._part.result, result)
+        return await _seen_through(self._placed)
+
+    def closed(self) -> DownloadResult:
+        """Return the result after the client was closed: the finished one if the move has started."""
+        if self._placed is not None:
+            return self._placed.result()
+        result = closed(self._state, self._resources.is_sent, self._resources.is_robots)
+        self._told(result.record)
+        return self._part.result(result)
+
+    async def _fetch(self) -> FetchResult:
+        flow = fetch(self._state.ask, self._driver.context, self._state)
+        return await self._driver.run_flow(flow, self._resources)
+
+    async def _send(self, request: Request, limits: Limits) -> Reply:
+        """Send a request and write the body to the file.
+
+        Exceptions that the sender lets through come from the file: disk errors and its size limit.
+        """
+        part, began = self._part, time.monotonic()
+        try:
+            return await self._sender.stream(part.prepare(request), replace(limits, max_body=part.max_size), part)
+        except OSError as error:
+            return Failure(Reason.NOT_WRITTEN, f"it could not be written: {error.strerror}", time.monotonic() - began)
+        except TooLong as error:
+            return Failure(Reason.TOO_LARGE, str(error), time.monotonic() - began, wire_bytes=part.came)
+        except Unwanted as error:
+            took = time.monotonic() - began
+            return Response(error.status, error.headers, b"", took, took, part.came)
+
+
+def _anew(state: FetchState) -> FetchState:
+    """Return a new state that starts over, with the costs and the start time of the old one."""
+    first = parse_url(state.ask.url)
+    assert isinstance(first, Url)
+    assert state.url is not None
+    if state.url.domain != first.domain:
+        state.leave_host()
+    return FetchState(
+        state.ask,
+        state.world,
+        state.began,
+        state.world.policies,
+        attempts=state.attempts,
+        retries=state.retries,
+        waited=state.waited,
+        bytes=state.bytes,
+        go=state.go,
+        latency=state.latency,
+        robots_requests=state.robots_requests,
+        elsewhere=state.elsewhere,
+    )
+
+
+async def _seen_through(work: asyncio.Future[T]) -> T:
+    """Return the result of work in a thread; raise a cancellation only after the work ends.
+
+    A thread cannot be stopped: it could otherwise move another download's partial file into place.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return work.result()

@@ -7,17 +7,19 @@ flow, also after an error, the driver returns its slot at the host, its budget a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, assert_never
-
-import msgspec
+from types import GeneratorType
+from typing import Any, TypeVar
+from weakref import ref
 
 from curtsy.core.amendment import Renew
-from curtsy.core.decision import Late
+from curtsy.core.cache import Store as StorePage
+from curtsy.core.decision import Late, Settled
 from curtsy.core.effects import (
     Admitted,
     Amend,
@@ -38,24 +40,16 @@ from curtsy.core.effects import (
     Settle,
     Tell,
 )
-from curtsy.core.errors import Reason
+from curtsy.core.errors import StoreError
 from curtsy.core.fetch_state import UNHEARD, UNSENT
-from curtsy.core.message import Failure, Reply, Request, Response
+from curtsy.core.message import Reply, Request, Response
 from curtsy.core.rules import Busy, Claimed, Known, Rules
-from curtsy.engine.context import (
-    NOT_YET,
-    Context,
-    HeldResources,
-    learn_step,
-    limits_of,
-    release_step,
-    rules_key,
-)
-from curtsy.engine.download import Part, TooLong, Unwanted
+from curtsy.engine.context import Context, HeldResources, learn_step, limits_of, release_step, rules_key
 from curtsy.engine.gate import LOGGED, POLL, Answer, Gate, Ticket
-from curtsy.engine.store_driver import Procedure, Read, Sleep, StoreDriver, Update, single
+from curtsy.engine.gate import Request as GateRequest
+from curtsy.engine.store_driver import Finished, Procedure, Read, Sleep, StoreDriver, Update, single
 from curtsy.http.exchange import was_sent
-from curtsy.http.sender import Limits, Sender
+from curtsy.http.sender import Sender
 from curtsy.system.log import library_logger
 from curtsy.system.threads import in_thread
 
@@ -66,11 +60,8 @@ _log = library_logger("drive")
 _gate_log = library_logger("gate")
 
 
-class Sending(msgspec.Struct, frozen=True):
-    """Effect: send the request of a flow. Answer: a `Reply`, or None if nothing was sent."""
-
-    send: Send
-    resources: HeldResources
+SMALL = 256 * 1024
+"""Bytes of body up to which a cache write is done in place; larger ones run in a thread."""
 
 
 def _tell(request: Request, reply: Reply) -> None:
@@ -87,51 +78,97 @@ def never(ask: FetchRequest) -> bool:
     return False
 
 
-class _Keeping:
-    """Periodic renewal of a request's lease, every third of its duration.
+class _Renewals:
+    """Renewal of the leases of requests in progress, each after every third of its duration, by one timer.
 
     A download may outlast any lease. So may a request that first waits for one of the client's connections.
     """
 
-    __slots__ = ("_gate", "_task", "_ticket", "_timer")
-
-    def __init__(self, gate: Gate, ticket: Ticket) -> None:
+    def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._ticket = ticket
-        self._task: asyncio.Task[None] | None = None
-        self._timer = asyncio.get_running_loop().call_later(ticket.lease.lasts / 3, self._begin)
+        self._due: dict[int, tuple[float, Ticket]] = {}
+        """Tickets of the requests in progress by id, with the loop time of their next renewal."""
 
-    def end(self) -> None:
-        """Stop the renewal."""
-        self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def _begin(self) -> None:
-        self._task = asyncio.ensure_future(self._renew())
+    def begin(self, ticket: Ticket) -> None:
+        """Renew the lease of a ticket until `end()`."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # the timer and the tickets of another loop have ended with it
+            self._loop, self._timer, self._due = loop, None, {}
+        due = loop.time() + ticket.lease.lasts / 3
+        self._due[id(ticket)] = due, ticket
+        if self._timer is None or self._timer.when() > due:
+            self._arm(loop, due)
 
-    async def _renew(self) -> None:
-        ticket = self._ticket
-        while True:
+    def end(self, ticket: Ticket) -> None:
+        """Stop the renewal of a ticket."""
+        self._due.pop(id(ticket), None)
+
+    def _arm(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(due, _renew, ref(self))  # the event loop must not keep a closed client alive
+
+    def renew(self) -> None:
+        """Renew the leases that are due."""
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for number, (due, ticket) in list(self._due.items()):
+            if due <= now:
+                self._due[number] = now + ticket.lease.lasts / 3, ticket
+                task = asyncio.ensure_future(self._extend(ticket))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        if self._due:
+            self._arm(loop, min(due for due, _ in self._due.values()))
+
+    async def _extend(self, ticket: Ticket) -> None:
+        with contextlib.suppress(StoreError):  # the next renewal may succeed; the request's settlement reports it
             await self._gate.amend(ticket.key, ticket.policy, Renew(ticket.lease))
-            await asyncio.sleep(ticket.lease.lasts / 3)
+
+
+def _renew(renewals: ref[_Renewals]) -> None:
+    if (found := renewals()) is not None:
+        found.renew()
 
 
 class Driver(StoreDriver):
-    """Runs flows in tasks of one event loop."""
+    """Runs flows in tasks of one event loop. Without a sender, they must end before they send."""
 
     def __init__(
         self,
         context: Context,
         gate: Gate,
-        sender: Sender,
+        sender: Sender | None = None,
         later: Callable[[FetchRequest], bool] = never,
     ) -> None:
         super().__init__(gate.driver.store, gate.timers, gate.driver.background)
         self.context = context
         self.gate = gate
         self._sender = sender
-        self._later = later
+        self._renewals = _Renewals(gate)
+        self._answers: dict[type[Effect], Callable[[Any, HeldResources], Any]] = {
+            Recall: lambda effect, _: context.recall(effect),
+            Keep: self._keep,
+            Claim: self._claim,
+            Enter: self._enter,
+            Send: self._transmit,
+            Settle: self._settle,
+            Tell: lambda effect, _: context.told(effect.record),
+            PutBack: lambda effect, held: self._return(held, gate.returning(_checked(effect.ticket))),
+            Hold: self._renew_claim,
+            Learn: self._learn,
+            Release: lambda effect, held: self._release(effect.origin, held),
+            Remember: lambda effect, _: single(Read(rules_key(effect.origin))),
+            Amend: lambda effect, _: gate.amendment(effect.key, effect.policy, effect.change),
+            MayRetry: lambda effect, _: context.retries.take(effect.host),
+            Later: lambda effect, _: later(effect.ask),
+        }
+        """For each effect of a flow: a function that returns the answer, or the procedure that finds it."""
 
     async def run_flow(self, flow: Flow[Result], resources: HeldResources | None = None) -> Result:
         """Run a flow to its end and return its result."""
@@ -143,23 +180,32 @@ class Driver(StoreDriver):
     async def complete(self, procedure: Procedure[Any], effect: Any, resources: HeldResources) -> Any:
         """Run the procedure of a flow from an effect of `advance()` to its end, and return its result."""
         try:
-            return await self.resume(procedure, effect)
+            while type(effect) is not Finished:
+                if type(effect) is Send:
+                    answer: Any = await self._send(effect, resources)
+                elif type(effect) is Keep:
+                    answer = await in_thread(self.context.keep, effect.url, effect.what)
+                else:
+                    answer = await self.execute(effect, procedure)
+                effect = self.advance(procedure, answer)
+            return effect.result
         finally:
+            self.close(procedure)
             if resources.ticket is not None or resources.waiters:
                 await self.finish(self.run(self._give_back(resources)))
 
     def procedure(self, flow: Flow[Result], resources: HeldResources) -> Procedure[Result]:
         """Return a flow as a procedure: it answers the effects of the flow, or turns them into those of the store.
 
-        Besides them it yields `Sending` and `Keep`.
+        Besides them it yields `Send`, and `Keep` for a large body.
         """
-        immediate = self.context.answer
+        answers = self._answers
         try:
             effect = next(flow)
             while True:
-                answer = immediate(effect)
-                if answer is NOT_YET:
-                    answer = yield from self._steps(effect, resources)
+                answer = answers[type(effect)](effect, resources)
+                if type(answer) is GeneratorType:
+                    answer = yield from answer
                 effect = flow.send(answer)
         except StopIteration as end:
             result: Result = end.value
@@ -167,50 +213,40 @@ class Driver(StoreDriver):
         finally:
             flow.close()
 
-    def _steps(self, effect: Effect, resources: HeldResources) -> Procedure[Any]:
-        """Return the procedure that answers one effect of a flow."""
-        match effect:
-            case Enter():
-                return self._enter(effect, resources)
-            case Send():
-                return self._transmit(effect, resources)
-            case Settle(ticket, outcome):
-                return self._return(resources, self.gate.settlement(_checked(ticket), outcome))
-            case PutBack(ticket):
-                return self._return(resources, self.gate.returning(_checked(ticket)))
-            case Claim():
-                return self.limited(self._claim(effect, resources), effect.deadline)
-            case Hold():
-                return self._renew_claim(effect, resources)
-            case Learn():
-                return self._learn(effect, resources)
-            case Release(origin):
-                return self._release(origin, resources)
-            case Remember(origin):
-                return single(Read(rules_key(origin)))
-            case Amend(key, policy, change):
-                return self.gate.amendment(key, policy, change)
-            case Keep():
-                return single(effect)
-            case Later(request):
-                return _answered(self._later(request))
-            case Recall() | MayRetry() | Tell():
-                raise AssertionError("the context answers these")
-            case _:
-                assert_never(effect)
+    def _keep(self, effect: Keep, resources: HeldResources) -> Procedure[None] | None:
+        if isinstance(effect.what, StorePage) and len(effect.what.body) > SMALL:
+            return single(effect)
+        self.context.keep(effect.url, effect.what)
+        return None
 
-    def _enter(self, effect: Enter, resources: HeldResources) -> Procedure[Answer]:
-        admission = self.gate.admission(self.context.gate_request(effect))
-        answer: Answer = yield from self.limited(admission, effect.deadline)
+    def _enter(self, effect: Enter, resources: HeldResources) -> Answer | Procedure[Answer]:
+        policies = self.context.policies
+        request = self.context.gate_request(effect, policies)
+        is_current = policies.of(effect.domain) is effect.policy  # else the queue handles the changed settings
+        answer = self.gate.admit_now(request) if is_current else None
+        if answer is None:
+            return self._queue(request, resources)
+        resources.ticket = answer if isinstance(answer, Ticket) else None
+        return answer
+
+    def _queue(self, request: GateRequest, resources: HeldResources) -> Procedure[Answer]:
+        answer: Answer = yield from self.limited(self.gate.queueing(request), request.deadline)
         resources.ticket = answer if isinstance(answer, Ticket) else None
         return answer
 
     def _transmit(self, effect: Send, resources: HeldResources) -> Procedure[Reply | None]:
         """Send a request. If the answer is None, nothing was sent, and the ticket is given back."""
-        reply: Reply | None = yield Sending(effect, resources)
+        reply: Reply | None = yield effect
         if reply is None:
             yield from self._return(resources, self.gate.settlement(_checked(effect.ticket), UNSENT))
         return reply
+
+    def _settle(self, effect: Settle, resources: HeldResources) -> Settled | Procedure[Settled]:
+        ticket = _checked(effect.ticket)
+        if self.update_now is None:
+            return self._return(resources, self.gate.settlement(ticket, effect.outcome))
+        resources.ticket = None
+        return self.gate.settle_now(ticket, effect.outcome, self.update_now)
 
     def _return(self, resources: HeldResources, procedure: Procedure[Result]) -> Procedure[Result]:
         """Run the procedure that ends the ticket of a flow."""
@@ -219,7 +255,11 @@ class Driver(StoreDriver):
 
     # Rules of robots.txt
 
-    def _claim(self, effect: Claim, resources: HeldResources) -> Procedure[Known | Claimed | Late]:
+    def _claim(self, effect: Claim, resources: HeldResources) -> Known | Procedure[Known | Claimed | Late]:
+        known = self.context.known_rules(effect.origin, effect.ttl)
+        return known or self.limited(self._claim_or_wait(effect, resources), effect.deadline)
+
+    def _claim_or_wait(self, effect: Claim, resources: HeldResources) -> Procedure[Known | Claimed | Late]:
         """Return an origin's rules, or claim the right to fetch them.
 
         The queue orders waiters within this process; a claim in the store excludes other processes.
@@ -237,7 +277,7 @@ class Driver(StoreDriver):
                 if not queues.is_first(key, waiter):
                     yield Sleep(waiter, left)
                     continue
-                answer = context.cached_rules(effect)
+                answer = context.known_rules(origin, effect.ttl)
                 if answer is None:
                     answer = yield Update(key, context.claim_step(effect), partial(self._unclaim, key))
                 match answer:
@@ -290,91 +330,58 @@ class Driver(StoreDriver):
         for origin in list(resources.waiters):
             yield from self._release(origin, resources)
 
-    # Effects that are not of the store
-
-    async def execute(self, effect: Any, procedure: Procedure[Any]) -> Any:
-        """Execute one effect of a procedure and return its answer."""
-        match effect:
-            case Sending(send, resources):
-                return await self._send(send, resources)
-            case Keep(url, change):
-                return await in_thread(self.context.keep, url, change)
-            case _:
-                return await super().execute(effect, procedure)
+    # Sending
 
     async def _send(self, effect: Send, resources: HeldResources) -> Reply | None:
         ticket = _checked(effect.ticket)
         if self.timers.now() + effect.timeout > ticket.good_until:
             # The process was suspended: the lease may expire before the response arrives.
             return None
-        limits, part, on_wire = limits_of(effect), resources.part, resources.on_wire
-        if resources.place is not None and (place := resources.place()) is not None:
-            waited = await self._wait_for(place, limits.timeout, ticket)
-            if waited is None:
-                return None  # the flow queues again, and the gate checks its deadline
-            if limits.counts_waiting:
-                limits = replace(limits, timeout=max(0.001, limits.timeout - waited))
-            elif limits.patience is not None:
-                limits = replace(limits, patience=max(0.001, limits.patience - waited))
-        self.context.retries.count(effect.request.url.domain)
-        resources.is_sent, resources.is_robots = True, effect.cut
-        if on_wire is not None:
-            on_wire(True)
-        keeping = _Keeping(self.gate, ticket)
+        limits, on_wire = limits_of(effect), resources.on_wire
+        self._renewals.begin(ticket)
         try:
-            if part is not None and not effect.cut:
-                reply = await self._stream(effect.request, limits, part)
-            else:
-                reply = await self._sender.send(effect.request, limits)
-        except asyncio.CancelledError as error:
-            resources.is_sent = was_sent(error)
-            raise
-        finally:
-            keeping.end()
+            if resources.place is not None and (place := resources.place()) is not None:
+                waited = await _waited(place, limits.timeout)
+                if waited is None:
+                    return None  # the flow queues again, and the gate checks its deadline
+                if limits.counts_waiting:
+                    limits = replace(limits, timeout=max(0.001, limits.timeout - waited))
+                elif limits.patience is not None:
+                    limits = replace(limits, patience=max(0.001, limits.patience - waited))
+            self.context.retries.count(effect.request.url.domain)
+            resources.is_sent, resources.is_robots = True, effect.cut
             if on_wire is not None:
-                on_wire(False)
+                on_wire(True)
+            assert self._sender is not None, "a dry run sends nothing"
+            send = self._sender.send if resources.send is None or effect.cut else resources.send
+            try:
+                reply = await send(effect.request, limits)
+            except asyncio.CancelledError as error:
+                resources.is_sent = was_sent(error)
+                raise
+            finally:
+                if on_wire is not None:
+                    on_wire(False)
+        finally:
+            self._renewals.end(ticket)
         resources.is_sent = False
         if _log.hears(logging.DEBUG):
             _tell(effect.request, reply)
         return reply
 
-    async def _wait_for(self, place: Awaitable[None], most: float, ticket: Ticket) -> float | None:
-        """Wait up to `most` seconds for permission to send; return the seconds waited, or None on timeout."""
-        began, keeping = time.monotonic(), _Keeping(self.gate, ticket)
-        try:
-            async with asyncio.timeout(most):
-                await place
-        except TimeoutError:
-            return None
-        finally:
-            keeping.end()
-        return time.monotonic() - began
 
-    async def _stream(self, request: Request, limits: Limits, part: Part) -> Reply:
-        """Send a request and write the body to a file.
-
-        Exceptions that the sender lets through come from the file: disk errors and its size limit.
-        """
-        began = time.monotonic()
-        limits = replace(limits, max_body=part.max_size)
-        try:
-            return await self._sender.stream(part.prepare(request), limits, part)
-        except OSError as error:
-            return Failure(Reason.NOT_WRITTEN, f"it could not be written: {error.strerror}", time.monotonic() - began)
-        except TooLong as error:
-            return Failure(Reason.TOO_LARGE, str(error), time.monotonic() - began, wire_bytes=part.came)
-        except Unwanted as error:
-            took = time.monotonic() - began
-            return Response(error.status, error.headers, b"", took, took, part.came)
+async def _waited(place: Awaitable[None], most: float) -> float | None:
+    """Wait up to `most` seconds for permission to send; return the seconds waited, or None on timeout."""
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(most):
+            await place
+    except TimeoutError:
+        return None
+    return time.monotonic() - began
 
 
 def _checked(ticket: Admitted) -> Ticket:
     """Return the ticket of an effect, which this gate has issued."""
     assert isinstance(ticket, Ticket)
     return ticket
-
-
-def _answered(answer: Result) -> Procedure[Result]:
-    """Return a procedure that has its result already."""
-    return answer
-    yield

@@ -5,7 +5,7 @@ The store is only read, and a wait takes no real time.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from curtsy.core.cache import Mode
 from curtsy.core.effects import Effect, FetchRequest, Keep, Later, Recall, Send, Tell
 from curtsy.core.flow import fetch
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND, Instant, Now, Reply, Request, Url
+from curtsy.core.message import SECOND, Instant, Now, Url
 from curtsy.core.policy import Policies
 from curtsy.core.record import Record
 from curtsy.core.result import FetchResult
@@ -22,9 +22,7 @@ from curtsy.core.rules import Rules
 from curtsy.engine.context import Context, rules_key
 from curtsy.engine.driver import Driver, Flow
 from curtsy.engine.gate import GLOBAL, Gate
-from curtsy.engine.timers import SystemTimers, Waiter
-from curtsy.http.body import Sink
-from curtsy.http.sender import Limits
+from curtsy.engine.timers import TaskWaiter, Waiter
 from curtsy.stores import AsyncStore, Step
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 
@@ -79,7 +77,7 @@ async def dry_run(
     context = Context(
         lambda: policies, timers.now, lambda: clock.now().epoch / SECOND, cache=cache, cache_mode=cache_mode
     )
-    driver = Driver(context, Gate(store, timers=timers, roll=lambda: 0.5), _NoSender())
+    driver = Driver(context, Gate(store, timers=timers, roll=lambda: 0.5))
     effects: list[tuple[Effect, Any]] = []
     flow = fetch(FetchRequest(url.with_credentials), context)
     end = await driver.run_flow(_until_sent(flow, cache, effects))
@@ -136,7 +134,7 @@ class _VirtualClock:
         self._now = Now(Instant(now.at + microseconds), now.epoch + microseconds, now.boot)
 
 
-class _VirtualTimers(SystemTimers):
+class _VirtualTimers:
     """Timers whose waits only advance a virtual clock."""
 
     def __init__(self, clock: _VirtualClock) -> None:
@@ -145,22 +143,12 @@ class _VirtualTimers(SystemTimers):
     def now(self) -> float:
         return self._clock.now().at / SECOND
 
+    def waiter(self) -> Waiter:
+        return TaskWaiter()
+
+    def stop_while(self, is_busy: Callable[[], bool]) -> None:
+        """Do nothing: a dry run sends nothing that takes real time."""
+
     async def sleep(self, waiter: Waiter, seconds: float | None, *, is_exact: bool = True) -> None:
         assert seconds is not None, "a dry run has its queues for itself, so nothing would wake it"
         self._clock.advance(-int(-max(0.0, seconds) * SECOND // 1))  # rounded up
-
-
-class _NoSender:
-    """Sender of a flow that ends before it sends."""
-
-    async def send(self, request: Request, limits: Limits) -> Reply:
-        raise AssertionError("a dry run sends nothing")
-
-    async def stream(self, request: Request, limits: Limits, sink: Sink) -> Reply:
-        raise AssertionError("a dry run sends nothing")
-
-    async def locate(self, url: Url, limits: Limits) -> str:
-        raise AssertionError("a dry run connects to nothing")
-
-    async def close(self) -> None:
-        """Release nothing."""

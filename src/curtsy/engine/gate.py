@@ -14,6 +14,7 @@ import logging
 import random
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -24,7 +25,7 @@ from curtsy.core.host import Host
 from curtsy.core.message import SECOND
 from curtsy.core.outcome import Outcome
 from curtsy.core.policy import Policy
-from curtsy.engine.gate_steps import amended, charge, foresee, give_back, look, settled, take, uncharged
+from curtsy.engine.gate_steps import Case, amended, charge, foresee, give_back, look, settled, take, uncharged
 from curtsy.engine.store_driver import Procedure, Sleep, StoreDriver, Update
 from curtsy.engine.timers import SystemTimers, Timers, Waiter
 from curtsy.engine.wait_queue import queues_of
@@ -100,19 +101,13 @@ class Request(msgspec.Struct, frozen=True, gc=False):
             return self
         return msgspec.structs.replace(self, key=key, policy=policy, overall=overall)
 
-    def look(self) -> Step[Decision]:
-        """Return the step that decides without changing the record."""
-        return look(
-            self.policy, page=self.page, robots=self.robots, count=self.count, crawl_delay=self.crawl_delay,
-            foreign=self.foreign, guest=self.guest,
-        )  # fmt: skip
-
-    def charge(self, roll: float) -> Step[tuple[Decision, int]]:
-        """Return the step that decides and charges the record."""
-        return charge(
-            self.policy, roll, page=self.page, robots=self.robots, count=self.count, crawl_delay=self.crawl_delay,
-            foreign=self.foreign, guest=self.guest,
-        )  # fmt: skip
+    @property
+    def case(self) -> Case:
+        """Return the arguments of the steps that admit the request."""
+        return {
+            "page": self.page, "robots": self.robots, "count": self.count, "crawl_delay": self.crawl_delay,
+            "foreign": self.foreign, "guest": self.guest,
+        }  # fmt: skip
 
     def foresee(self, ahead: int, more: int) -> Step[float]:
         """Return the step that computes the minimum wait in seconds.
@@ -182,42 +177,53 @@ class Gate:
 
     def admission(self, request: Request, waiter: Waiter | None = None) -> Procedure[Answer]:
         """Admit a request: at once if it need not wait, otherwise in the queue of its host."""
-        if self.is_immediate and not self.queues.is_queued(request.key) and self._has_global_token(request):
-            # Nothing can come between the two lines, so that the request passes no other.
-            answer = yield from self._admit_now(request)
-            if answer is not None:
-                return answer
-        return (yield from _Admission(self, request, waiter or self.timers.waiter()).run())
+        answer = self.admit_now(request) if request.current() is request else None
+        return (yield from self.queueing(request, waiter)) if answer is None else answer
 
-    def _has_global_token(self, request: Request) -> bool:
-        """Return whether the request needs no token of the global rate, or takes a prepaid one before all waiters."""
-        if request.global_policy is None:
-            return True
-        return not self.queues.is_queued(GLOBAL) and self.queues.take_prepaid(self.timers.now())
+    def queueing(self, request: Request, waiter: Waiter | None = None) -> Procedure[Answer]:
+        """Admit a request in the queue of its host."""
+        return _Admission(self, request, waiter or self.timers.waiter()).run()
 
-    def _admit_now(self, request: Request) -> Procedure[Ticket | No | None]:
-        """Decide without the queue; None if the request must wait."""
-        asked_at, decision, epoch = self.timers.now(), None, 0
-        if request.current() is request:  # else the settings changed: the queue handles that
-            decision, epoch = yield Update(request.key, request.charge(self.roll()))
-        if request.global_policy is not None and not isinstance(decision, Go):
-            self.queues.return_prepaid()
+    def admit_now(self, request: Request) -> Ticket | No | None:
+        """Decide without the queue; None if the request must wait, or if the store takes time.
+
+        Its policies must be those in force. Nothing can come between the look at the queue and the charge, so that the
+        request passes no other.
+        """
+        update_now, queues, has_rate = self.driver.update_now, self.queues, request.global_policy is not None
+        if update_now is None or queues.is_queued(request.key):
+            return None
+        asked_at = self.timers.now()
+        if has_rate and (queues.is_queued(GLOBAL) or not queues.take_prepaid(asked_at)):
+            return None
+        decision, epoch = update_now(request.key, charge(request.policy, self.roll(), **request.case))
         if isinstance(decision, Go):
             if request.policy.concurrency is not None:
-                self.queues.hold(request.key)
+                queues.hold(request.key)
             return Ticket(request.key, request.policy, decision, 0.0, asked_at + decision.lease.lasts, epoch)
+        if has_rate:
+            queues.return_prepaid()
         return decision if isinstance(decision, No) else None
 
     def settlement(self, ticket: Ticket, outcome: Outcome) -> Procedure[Settled]:
         """Record the consequences of a reply, and wake the next waiter: a slot is free, or the host now refuses."""
         try:
-            answer: tuple[Settled, bool] = yield Update(ticket.key, settled(ticket.policy, ticket.lease, outcome))
-            state, has_tripped = answer
-            if has_tripped:
-                self.on_trip(ticket.key)
-            return state
+            return self._settled(ticket, (yield Update(ticket.key, settled(ticket.policy, ticket.lease, outcome))))
         finally:
             self._free(ticket)
+
+    def settle_now(self, ticket: Ticket, outcome: Outcome, update_now: Callable[[str, Step[Any]], Any]) -> Settled:
+        """Do the same with a store that takes no time."""
+        try:
+            return self._settled(ticket, update_now(ticket.key, settled(ticket.policy, ticket.lease, outcome)))
+        finally:
+            self._free(ticket)
+
+    def _settled(self, ticket: Ticket, answer: tuple[Settled, bool]) -> Settled:
+        state, has_tripped = answer
+        if has_tripped:
+            self.on_trip(ticket.key)
+        return state
 
     def returning(self, ticket: Ticket) -> Procedure[None]:
         """Return an unused ticket completely."""
@@ -332,7 +338,9 @@ class _Admission:
                 return current if isinstance(current, No) else None
             self._request = current
         request, asked_at = self._request, self._timers.now()
-        charged = Update(self._key, request.charge(self._gate.roll()), partial(self._revert, request, refund))
+        charged = Update(
+            self._key, charge(request.policy, self._gate.roll(), **request.case), partial(self._revert, request, refund)
+        )
         decision, epoch = yield charged
         if isinstance(decision, Go):
             self._is_holding = request.policy.concurrency is not None
@@ -393,10 +401,10 @@ class _Admission:
         """
         queues, waiter = self._queues, self._waiter
         changes = queues.changes(self._key)
-        decision: Decision = yield Update(self._key, self._request.look())
+        decision: Decision = yield Update(self._key, look(self._request.policy, **self._request.case))
         if not isinstance(decision, Go):
             return decision
-        ahead, _ = queues.join_shared(GLOBAL, waiter, self._key.removeprefix("host:"))
+        ahead, _ = queues.join(GLOBAL, waiter, host=self._key.removeprefix("host:"))
         try:
             while True:
                 refused, changes = yield from self._look_again(changes)
@@ -429,7 +437,7 @@ class _Admission:
         if current is request and self._queues.changes(self._key) == changes:
             return None, changes
         self._request, changes = current, self._queues.changes(self._key)
-        decision: Decision = yield Update(self._key, current.look())
+        decision: Decision = yield Update(self._key, look(current.policy, **current.case))
         return None if isinstance(decision, Go) else decision, changes
 
     def _wait_for_global_turn(self, overall: Policy, ahead: int) -> Procedure[Wait | None]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Required, TypedDict, Unpack
+
 from curtsy.core.admission import admit, forecast
 from curtsy.core.amendment import Amendment, Return, amend
-from curtsy.core.decision import Decision, Go, Lease, Settled
+from curtsy.core.decision import Decision, Lease, Settled
 from curtsy.core.host import Host
 from curtsy.core.message import Now
 from curtsy.core.outcome import Kind, Outcome
@@ -13,33 +15,25 @@ from curtsy.core.settlement import consequence, settle
 from curtsy.stores import Step
 
 
-def charge(
-    policy: Policy,
-    roll: float,
-    *,
-    page: bool,
-    robots: bool = False,
-    count: int = 1,
-    crawl_delay: int = 0,
-    foreign: bool = False,
-    guest: bool = False,
-) -> Step[tuple[Decision, int]]:
+class Case(TypedDict, total=False):
+    """Arguments of `admit()` that describe a request."""
+
+    page: Required[bool]
+    robots: bool
+    count: int
+    crawl_delay: int
+    foreign: bool
+    guest: bool
+
+
+def charge(policy: Policy, roll: float, **case: Unpack[Case]) -> Step[tuple[Decision, int]]:
     """Return the step that admits and charges; it answers the decision and its epoch in microseconds."""
 
     def step(host: Host | None, now: Now) -> tuple[Host | None, tuple[Decision, int]]:
-        host, decision = admit(
-            host, now, policy, roll, page=page, robots=robots, count=count, crawl_delay=crawl_delay, foreign=foreign,
-            guest=guest,
-        )  # fmt: skip
+        host, decision = admit(host, now, policy, roll, **case)
         return host, (decision, now.epoch)
 
     return step
-
-
-def uncharge(policy: Policy, count: int, answer: tuple[Decision, int]) -> Step[None] | None:
-    """Return the step that reverts a charge (slot, budget, tokens); None if nothing was charged."""
-    decision, _ = answer
-    return uncharged(policy, decision.lease, count) if isinstance(decision, Go) else None
 
 
 def uncharged(policy: Policy, lease: Lease, count: int = 1) -> Step[None]:
@@ -52,25 +46,9 @@ def uncharged(policy: Policy, lease: Lease, count: int = 1) -> Step[None]:
     return step
 
 
-def look(
-    policy: Policy,
-    *,
-    page: bool,
-    robots: bool = False,
-    count: int = 1,
-    crawl_delay: int = 0,
-    foreign: bool = False,
-    guest: bool = False,
-) -> Step[Decision]:
+def look(policy: Policy, **case: Unpack[Case]) -> Step[Decision]:
     """Return the step that decides without changing the record."""
-    deciding = charge(
-        policy, 0.0, page=page, robots=robots, count=count, crawl_delay=crawl_delay, foreign=foreign, guest=guest
-    )  # fmt: skip
-
-    def step(host: Host | None, now: Now) -> tuple[Host | None, Decision]:
-        return host, deciding(host, now)[1][0]
-
-    return step
+    return lambda host, now: (host, admit(host, now, policy, **case)[1])
 
 
 def foresee(policy: Policy, ahead: int, crawl_delay: int = 0, more: int = 0, count: int = 1) -> Step[float]:
@@ -92,11 +70,6 @@ def take(overall: Policy, count: int) -> Step[Decision]:
         return admit(host, now, overall, page=False, count=count, scheduled=True)
 
     return step
-
-
-def untake(overall: Policy, count: int, decision: Decision) -> Step[None] | None:
-    """Return the step that returns taken tokens; None if no token was taken."""
-    return give_back(overall, decision.lease, count) if isinstance(decision, Go) else None
 
 
 def give_back(overall: Policy, token: Lease, count: int = 1) -> Step[None]:

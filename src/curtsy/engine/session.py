@@ -27,18 +27,19 @@ from curtsy.core.rules import Rules
 from curtsy.engine.alerts import Periodic, StatsLog
 from curtsy.engine.context import Context, HeldResources, rules_key
 from curtsy.engine.counters import EVERY, Counters, Publisher
-from curtsy.engine.download import DownloadResult, Part
-from curtsy.engine.download_task import DownloadTask
+from curtsy.engine.download import DownloadResult, DownloadTask, Part
 from curtsy.engine.driver import Driver, never
 from curtsy.engine.gate import Gate
-from curtsy.engine.opening import opened_cache, opened_store
 from curtsy.engine.single_flight import SingleFlight, always
 from curtsy.engine.store_driver import Finished
 from curtsy.engine.timers import SystemTimers, Timers, VirtualClock
 from curtsy.http.cookies import Cookies
 from curtsy.http.sender import Limits, Sender
+from curtsy.settings import Settings
 from curtsy.settings.live import LiveSettings
-from curtsy.stores import AsyncStore, Store
+from curtsy.stores import AsyncMemoryStore, AsyncStore, Store, open_async_store
+from curtsy.stores.blocking import for_tasks
+from curtsy.system.clock import Clock
 from curtsy.system.log import LibraryLogger, library_logger
 from curtsy.system.threads import Once
 
@@ -48,6 +49,9 @@ _MESSAGES = {
     Reason.ROBOTS_DISALLOWED.value: "Blocked by robots.txt",
     Reason.DOMAIN_BUDGET_EXCEEDED.value: "Domain daily budget exceeded",
 }
+
+UNBOUNDED = 2**62
+"""Bytes: more than any disk holds."""
 
 OnWire = Callable[[bool], None]
 """Callback for the start (True) and the end (False) of each request on the wire."""
@@ -83,7 +87,7 @@ class Session:
         self._sender = sender
         self._owns_store = store is None or isinstance(store, str | os.PathLike)
         self._owns_cache = cache is None or isinstance(cache, bool | str | os.PathLike)
-        self.store: AsyncStore = opened_store(store, current, clock)
+        self.store: AsyncStore = _opened_store(store, current, clock)
         self.timers = timers or (SystemTimers() if clock is None else clock.timers())
         self.gate = Gate(self.store, timers=self.timers)
         self.timers.stop_while(lambda: self.gate.queues.out > 0)
@@ -95,7 +99,7 @@ class Session:
             settings=lambda: settings.check().policies,
             now=self.timers.now,
             epoch=self.epoch,
-            cache=opened_cache(cache, current),
+            cache=_opened_cache(cache, current),
             cache_mode="normal" if current.cache_mode == "off" else current.cache_mode,
             stale_if_error=stale_if_error,
             max_retries=max_retries,
@@ -167,7 +171,7 @@ class Session:
         if part.path in self._download_paths:
             raise PolicyError(f"path = {str(part.path)!r} is being written by another download. Wait for it.")
         context = replace(self.context, cache=None, told=lambda record: None)
-        task = DownloadTask(ask, part, Driver(context, self.gate, self._sender), self._report)
+        task = DownloadTask(ask, part, Driver(context, self.gate, self._sender), self._sender, self._report)
         self._download_paths.add(part.path)
         try:
             return await self._single_flight.join(object(), task.work, task.closed)
@@ -319,3 +323,36 @@ def _key_of(ask: FetchRequest) -> object:
     named = url if isinstance(url, InvalidUrl) else (url.text, url.credentials)
     fields = ask.headers.fields and tuple([(name.lower(), value) for name, value in ask.headers.fields])
     return ask.method, named, fields, ask.deadline
+
+
+def _opened_store(
+    store: str | os.PathLike[str] | Store | AsyncStore | None, settings: Settings, clock: Clock | None
+) -> AsyncStore:
+    """Return the client's store for tasks: the given one, memory with a fake clock, or that of the settings."""
+    if store is None and clock is not None:
+        return AsyncMemoryStore(clock)
+    if store is None or isinstance(store, str | os.PathLike):
+        return open_async_store(settings.store, clock=clock, share=settings.outage_share)
+    return for_tasks(store)
+
+
+def _opened_cache(
+    cache: str | os.PathLike[str] | PageCache | bool | None, settings: Settings
+) -> PageCache | None:  # fmt: skip
+    """Return the client's cache: the given one or that of the settings; None if caching is off."""
+    if cache is False or settings.cache_mode == "off":
+        return None
+    if cache is None or cache is True:
+        from platformdirs import user_cache_path
+
+        cache = settings.cache_dir or user_cache_path("curtsy", appauthor=False)
+    if not isinstance(cache, str | os.PathLike):
+        return cache
+    path, size = Path(cache), UNBOUNDED if settings.cache_size is None else settings.cache_size
+    if path.suffix == ".sqlite":
+        from curtsy.cache.packed import DELAY, PackedCache
+
+        return PackedCache(path, max_size=size, delay=DELAY)
+    from curtsy.cache.disk import DiskCache
+
+    return DiskCache(path, max_size=size)

@@ -85,7 +85,7 @@ class StoreDriver:
         self.timers = timers
         self.is_immediate = store.is_immediate
         """True if the store never suspends, as with memory."""
-        self._update_now: Callable[[str, Step[Any]], Any] | None = store.update_now if store.is_immediate else None
+        self.update_now: Callable[[str, Step[Any]], Any] | None = store.update_now if store.is_immediate else None
         self.background: set[asyncio.Future[Any]] = set() if background is None else background
         """Work that continues after its caller was cancelled: it completes or reverts changes of the store."""
         self._reverting: set[Procedure[Any]] = set()
@@ -98,7 +98,7 @@ class StoreDriver:
 
     def advance(self, procedure: Procedure[Any], answer: Any = None) -> Any:
         """Run a procedure until an effect must wait; return that effect, or `Finished` at the end."""
-        update_now = self._update_now
+        update_now = self.update_now
         try:
             effect = procedure.send(answer)
             if update_now is not None:
@@ -118,8 +118,12 @@ class StoreDriver:
                 effect = self.advance(procedure, await self.execute(effect, procedure))
             return effect.result
         finally:
-            if procedure not in self._reverting:
-                procedure.close()
+            self.close(procedure)
+
+    def close(self, procedure: Procedure[Any]) -> None:
+        """Close a procedure, unless a change of it is being reverted."""
+        if procedure not in self._reverting:
+            procedure.close()
 
     async def execute(self, effect: Any, procedure: Procedure[Any]) -> Any:
         """Execute one effect of a procedure and return its answer."""

@@ -42,7 +42,7 @@ class WaitQueue:
         """Return the waiter whose turn it is; None if the queue is empty."""
         return next(iter(self.waiters), None)
 
-    def add(self, waiter: Waiter, count: int, rank: float | None) -> tuple[int, int]:
+    def add(self, waiter: Waiter, count: int, rank: float | None, host: str | None = None) -> tuple[int, int]:
         """Add a waiter: at the end, or with a rank at the front, behind lower ranks. Return as `WaitQueues.ahead`."""
         beside = next(reversed(self.waiters), None) if rank is None else self.first
         if beside is not None and beside.loop is not waiter.loop:
@@ -103,9 +103,10 @@ class SharedWaitQueue(WaitQueue):
         """Return the waiter whose turn it is; None if the queue is empty."""
         return self._called
 
-    def add_for(self, waiter: Waiter, host: str) -> tuple[int, int]:
-        """Add a waiter for a host. Return as `WaitQueues.ahead`."""
-        _, more = super().add(waiter, 1, None)
+    def add(self, waiter: Waiter, count: int, rank: float | None, host: str | None = None) -> tuple[int, int]:
+        """Add a waiter for one token and a host. Return as `WaitQueues.ahead`."""
+        assert host is not None
+        _, more = super().add(waiter, count, rank)
         if self._called is None:
             self._called = waiter
             return 0, more
@@ -151,8 +152,10 @@ class WaitQueues:
         self._prepaid = 0
         self._prepaid_until = 0.0
 
-    def join(self, key: str, waiter: Waiter, count: int = 1, *, rank: float | None = None) -> tuple[int, int]:
-        """Join a queue for `count` tokens. Return as `ahead`.
+    def join(
+        self, key: str, waiter: Waiter, count: int = 1, *, rank: float | None = None, host: str | None = None
+    ) -> tuple[int, int]:
+        """Join a queue for `count` tokens; with a host, a queue of all hosts for one token. Return as `ahead`.
 
         A rank puts the waiter at the front: for a request that the others also wait for, and for one that had its turn
         but could not use it.
@@ -160,22 +163,10 @@ class WaitQueues:
         with self._lock:
             queue = self._queues.get(key)
             if queue is None:
-                queue = self._queues[key] = WaitQueue()
+                queue = WaitQueue() if host is None else SharedWaitQueue(self._shared_turns)
+                self._queues[key] = queue
             following = queue.first if queue.clear() else None
-            found = queue.add(waiter, count, rank)
-        if following is not None:
-            following.wake()
-        return found
-
-    def join_shared(self, key: str, waiter: Waiter, host: str) -> tuple[int, int]:
-        """Join a queue of all hosts to get one token. Return as `ahead`."""
-        with self._lock:
-            queue = self._queues.get(key)
-            if queue is None:
-                queue = self._queues[key] = SharedWaitQueue(self._shared_turns)
-            assert isinstance(queue, SharedWaitQueue)
-            following = queue.first if queue.clear() else None
-            found = queue.add_for(waiter, host)
+            found = queue.add(waiter, count, rank, host)
         if following is not None:
             following.wake()
         return found
@@ -224,10 +215,13 @@ class WaitQueues:
                 return
             queue.out = max(0, queue.out - 1)
             queue.changes += 1
-            queue.clear()
+            if queue.waiters:
+                queue.clear()
+            if not queue.waiters:
+                if not queue.out:
+                    del self._queues[key]
+                return
             first = queue.first
-            if first is None and not queue.out:
-                del self._queues[key]
         if first is not None:
             first.wake()
 

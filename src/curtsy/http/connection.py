@@ -10,10 +10,10 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from curtsy.core.errors import Reason
-from curtsy.core.message import Headers
+from curtsy.core.message import Headers, Url
 from curtsy.http.response import ReplyError, ResponseReader
 from curtsy.http.tls import has_ended_safely
 
@@ -31,11 +31,32 @@ STOOD_STILL = 1.0
 """Seconds of a timer's delay above which this program was suspended and the peer is not to blame."""
 
 
-class Connection(asyncio.Protocol):
+class Route(NamedTuple):
+    """Way to a server. Requests with the same route may use the same connection."""
+
+    scheme: str
+    host: str
+    port: int
+    proxy: Url | None
+    """Proxy to reach the server by; None for a direct connection."""
+
+    guarded: bool
+    """True if the address guard applies. A guarded request uses no connection that was opened without the guard."""
+
+
+class Connection(asyncio.BufferedProtocol):
     """Connection to a server or to its proxy. It carries one request at a time."""
 
-    def __init__(self, opened: socket.socket, lost: Callable[[Connection], None]) -> None:
-        """`opened` is the socket of the transport. `lost` is called when the connection is closed, by either side."""
+    def __init__(
+        self, opened: socket.socket, route: Route, lost: Callable[[Connection], None], buffer: memoryview
+    ) -> None:
+        """`opened` is the socket of the transport. `lost` is called when the connection is closed, by either side.
+
+        `buffer` is for received data. All connections of an event loop share it, because each takes its data at once.
+        Otherwise, asyncio allocates 256 KiB for each read, by two system calls or more.
+        """
+        self._buffer = buffer
+        self.route = route
         self._socket = opened
         self._lost = lost
         self._loop = asyncio.get_running_loop()
@@ -106,7 +127,7 @@ class Connection(asyncio.Protocol):
         while response.headers is None:
             if response.error is not None:
                 raise response.error
-            if not await self._wait(deadline):
+            if not await self._input_until(deadline):
                 late = self._loop.time() - deadline
                 if late < STOOD_STILL:
                     raise TimeoutError
@@ -137,7 +158,7 @@ class Connection(asyncio.Protocol):
                 return b""
             if response.error is not None:
                 raise response.error
-            if not await self._wait(until):
+            if not await self._input_until(until):
                 return None
         return self.take()
 
@@ -150,15 +171,16 @@ class Connection(asyncio.Protocol):
     def is_reusable(self) -> bool:
         """Return whether another request may use the connection: nothing is left to read or to write."""
         response, transport = self.response, self.transport
-        if not (response.is_complete and response.is_reusable) or self._is_lost or transport.is_closing():
-            return False
-        return not transport.get_write_buffer_size()
+        is_over = response.is_reusable and response.is_complete and not (self._is_lost or transport.is_closing())
+        return is_over and not transport.get_write_buffer_size()
 
-    def has_input(self) -> bool:
-        """Return whether data or a close has arrived that the event loop has not processed yet."""
+    def is_silent(self) -> bool:
+        """Return whether an idle connection is open: no data or close has arrived, processed by the loop or not."""
+        if self.transport.is_closing():
+            return False
         if self._poll is None:
             self._poll = _poller(self._socket.fileno())
-        return bool(self._poll(0))
+        return not self._poll(0)
 
     def close(self) -> None:
         """Close the connection. Aborts it if data is unwritten, to free the memory of a long body."""
@@ -179,7 +201,11 @@ class Connection(asyncio.Protocol):
 
     # Callbacks of the transport
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the buffer for received data."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Process received data."""
         response = self.response
         if self._transport is None or self.sent_at is None or response.is_complete:
@@ -187,7 +213,7 @@ class Connection(asyncio.Protocol):
             if self._transport is not None:
                 self._transport.abort()
             return
-        response.feed(data)
+        response.feed(bytes(self._buffer[:nbytes]))
         if response.error is not None:
             self.abort()
         elif response.received - self._taken > READ_AHEAD and not response.is_complete and not self._is_paused:
@@ -209,26 +235,22 @@ class Connection(asyncio.Protocol):
         self._stop_timer()
         self._lost(self)
 
-    async def _wait(self, until: float) -> bool:
-        """Wait for input until a loop time. Return whether there was any."""
+    def _input_until(self, until: float) -> asyncio.Future[bool]:
+        """Return a future of the next input; its result is False if there is none until a loop time."""
         self._until = until
         if until < math.inf and (self._timer is None or self._timer.when() > until):
             self._stop_timer()
             self._timer = self._loop.call_at(until, self._time_out)
-        waiter: asyncio.Future[bool] = self._loop.create_future()
-        self._waiter = waiter
-        try:
-            return await waiter
-        finally:
-            self._waiter = None
+        self._waiter = self._loop.create_future()
+        return self._waiter
 
     def _time_out(self) -> None:
         self._timer = None
-        if self._waiter is None or self._until == math.inf:
+        if self._waiter is None or self._waiter.done() or self._until == math.inf:
             return
         if self._loop.time() < self._until:  # the timer was set for an earlier wait
             self._timer = self._loop.call_at(self._until, self._time_out)
-        elif not self._waiter.done():
+        else:
             self._waiter.set_result(False)
 
     def _stop_timer(self) -> None:

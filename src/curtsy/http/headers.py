@@ -32,7 +32,7 @@ def head_of(request: Request, proxy: Url | None = None) -> bytes:
     A proxy gets the absolute URL for http; https is tunnelled through it.
     """
     url, method = request.url, request.method.upper()
-    if not _TOKEN.fullmatch(method) or method == "CONNECT":
+    if method != "GET" and (not _TOKEN.fullmatch(method) or method == "CONNECT"):
         raise ValueError(f"method = {request.method!r} cannot be sent. Use GET, HEAD, POST or another name.")
     if not _TARGET.fullmatch(url.target):
         raise ValueError("the path of the URL has characters that cannot be sent. Make it with parse_url().")
@@ -99,10 +99,10 @@ _LOGIN = re.compile(r"^(\s*(?:[A-Za-z][A-Za-z0-9+.-]*:)?[/\\]{2})[^/?#\\]*@")
 def response_headers(fields: list[tuple[bytes, bytes]]) -> Headers:
     """Return received fields as text, without the credentials of a Location."""
     headers = Headers(
-        [(name.decode("ascii"), value.decode("ascii") if value.isascii() else _legible(name, value))
+        [(name.decode("ascii"), (value.decode("ascii") if value.isascii() else _legible(name, value)).rstrip(" \t"))
          for name, value in fields]
     )  # fmt: skip
-    if "@" not in (headers.get("location") or ""):
+    if "@" not in headers.by_name.get("location", ""):
         return headers
     return Headers(
         (name, _LOGIN.sub(r"\1", value) if name.lower() == "location" else value) for name, value in headers.fields

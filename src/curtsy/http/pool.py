@@ -6,12 +6,11 @@ import asyncio
 import math
 import ssl
 from collections.abc import AsyncGenerator
-from typing import NamedTuple
 
 from curtsy.core.errors import Reason
 from curtsy.core.message import Url
 from curtsy.http.address import Names, Resolver, connect, network_of, permitted
-from curtsy.http.connection import Connection
+from curtsy.http.connection import Connection, Route
 from curtsy.http.headers import connect_head
 from curtsy.http.response import ReplyError
 from curtsy.http.slots import Slots
@@ -20,8 +19,8 @@ from curtsy.http.tls import system_context
 KEEP_ALIVE = 30.0
 """Seconds for which an idle connection is kept: a few requests at a polite pace."""
 
-LATELY = 1.0
-"""Idle seconds after which a connection is reused without polling it, because the event loop has run since."""
+BUFFER = 262_144
+"""Bytes that one read of a connection receives at most."""
 
 MAX_TUNNEL_HEAD = 65_536
 """Bytes of head that a proxy's answer to CONNECT may have."""
@@ -29,19 +28,6 @@ MAX_TUNNEL_HEAD = 65_536
 SLOW = "?"
 """Placeholder address of all names whose lookup exceeds the connect timeout. They share slots, because they may all
 have the same address."""
-
-
-class Route(NamedTuple):
-    """Way to a server. Requests with the same route may use the same connection."""
-
-    scheme: str
-    host: str
-    port: int
-    proxy: Url | None
-    """Proxy to reach the server by; None for a direct connection."""
-
-    guarded: bool
-    """True if the address guard applies. A guarded request uses no connection that was opened without the guard."""
 
 
 class ConnectTimeout(Exception):
@@ -81,17 +67,21 @@ class Pool:
 
         self.is_closed = False
         self._loop = asyncio.get_running_loop()
+        self.time = self._loop.time
         self._most_idle = most_idle
         self._keep_alive = keep_alive
         self._tls = tls
-        self._idle: dict[Connection, Route] = {}
+        self._idle: dict[Connection, None] = {}
         """Idle connections, longest idle first."""
 
         self._by_route: dict[Route, list[Connection]] = {}
         """Idle connections by route, last used last."""
 
-        self._used: dict[Connection, Route] = {}
+        self._connections: set[Connection] = set()
+        """All open connections."""
+
         self._opening: set[asyncio.Timeout] = set()
+        self._buffer = memoryview(bytearray(BUFFER))
         self._sweeper: asyncio.TimerHandle | None = None
         self._guardian = self._close_at_end()
 
@@ -110,8 +100,8 @@ class Pool:
             self.names.close()
             for limit in self._opening:
                 if not limit.expired():
-                    limit.reschedule(self._loop.time())
-            for connection in (*self._idle, *self._used):
+                    limit.reschedule(self.time())
+            for connection in list(self._connections):
                 connection.abort()
             await _sockets_closed()
 
@@ -121,7 +111,7 @@ class Pool:
 
     def close_sockets(self) -> None:
         """Close the connections of an event loop that was closed without a shutdown."""
-        for connection in (*self._idle, *self._used):
+        for connection in list(self._connections):
             connection.close_socket()
 
     async def locate(self, url: Url, connect_timeout: float, *, guarded: bool) -> str:
@@ -140,13 +130,10 @@ class Pool:
 
     def reuse(self, route: Route) -> Connection | None:
         """Return an idle connection, or None. The caller must give it back."""
-        found = self._by_route.get(route)
-        while found:
+        while found := self._by_route.get(route):
             connection = found[-1]
             self._take_out(connection)
-            was_polled = self._loop.time() - connection.idle_since > LATELY
-            if connection.is_reusable and (was_polled or not connection.has_input()):
-                self._used[connection] = route
+            if connection.is_silent():
                 return connection
             connection.close()
         return None
@@ -162,13 +149,13 @@ class Pool:
         connection: Connection | None = None
         try:
             async with limit:
-                connection = await self._connect(peer, timeout, guarded=route.guarded)
+                connection = await self._connect(peer, timeout, route)
                 if route.proxy is not None and route.scheme == "https":
                     await self._open_tunnel(connection, route, route.proxy)
                     is_at_proxy = False
                     await self._start_tls(connection, route, timeout)
             if not self.is_closed:
-                self._used[connection] = route
+                self._connections.add(connection)
                 return connection
         except (OSError, ReplyError, TunnelRefused) as error:
             known = ConnectTimeout() if limit.expired() else error
@@ -176,17 +163,18 @@ class Pool:
                 raise (ProxyFailed(known) if is_at_proxy else known) from error
         finally:
             self._opening.discard(limit)
-            if connection is not None and connection not in self._used:
+            if connection is not None and connection not in self._connections:
                 connection.abort()
         raise ReplyError(Reason.CONNECTION_ERROR, "the connections were closed")
 
-    async def _connect(self, peer: Url | Route, timeout: float, *, guarded: bool) -> Connection:
+    async def _connect(self, peer: Url | Route, timeout: float, route: Route) -> Connection:
         try:
             addresses = await self.names.addresses(peer.host)
         except ValueError as error:  # as of a label that is too long
             raise ReplyError(Reason.INVALID_URL, f"the request cannot be written: {type(error).__name__}") from error
-        opened = await connect(permitted(peer.host, addresses) if guarded else addresses, peer.port, guarded=guarded)
-        connection = Connection(opened, self._forget)
+        addresses = permitted(peer.host, addresses) if route.guarded else addresses
+        opened = await connect(addresses, peer.port, guarded=route.guarded)
+        connection = Connection(opened, route, self._forget, self._buffer)
         if peer.scheme == "https":
             transport, _ = await self._loop.create_connection(
                 lambda: connection, sock=opened, ssl=self._context, server_hostname=peer.host,
@@ -219,24 +207,23 @@ class Pool:
 
     def give_back(self, connection: Connection, *, is_kept: bool) -> None:
         """Keep a connection if its exchange succeeded (`is_kept`). Closes the longest idle one above the limit."""
-        route = self._used.pop(connection, None)
-        if route is None or not is_kept or not connection.is_reusable or self.is_closed:
+        self.had_room_at = connection.idle_since = self.time()
+        if not is_kept or not connection.is_reusable or self.is_closed:
             connection.close()
             return
-        connection.idle_since = self._loop.time()
-        self._idle[connection] = route
-        self._by_route.setdefault(route, []).append(connection)
+        self._idle[connection] = None
+        self._by_route.setdefault(connection.route, []).append(connection)
         if len(self._idle) > self._most_idle:
             self._close_idle(next(iter(self._idle)))
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(self._keep_alive, self._sweep)
 
     def _take_out(self, connection: Connection) -> None:
-        route = self._idle.pop(connection)
-        others = self._by_route[route]
+        del self._idle[connection]
+        others = self._by_route[connection.route]
         others.remove(connection)
         if not others:
-            del self._by_route[route]
+            del self._by_route[connection.route]
 
     def _close_idle(self, connection: Connection) -> None:
         self._take_out(connection)
@@ -244,7 +231,7 @@ class Pool:
 
     def _forget(self, connection: Connection) -> None:
         """Remove a connection that was closed."""
-        self._used.pop(connection, None)
+        self._connections.discard(connection)
         if connection in self._idle:
             self._take_out(connection)
 
@@ -263,7 +250,7 @@ class Pool:
         self._sweeper = None
         while self._idle:
             oldest = next(iter(self._idle))
-            left = oldest.idle_since + self._keep_alive - self._loop.time()
+            left = oldest.idle_since + self._keep_alive - self.time()
             if left > 0:
                 self._sweeper = self._loop.call_later(left, self._sweep)
                 return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import ssl
+import sys
 from enum import Enum, auto
 
 import httptools
@@ -62,8 +63,8 @@ class ResponseReader:
     """
 
     __slots__ = (
-        "_expects", "_framed", "_has_body", "_head_left", "_in_head", "_is_ended", "_is_spaced", "_left", "_parser",
-        "_tail", "error", "fields", "headers", "is_reusable", "parts", "received", "status",
+        "_expects", "_framed", "_has_body", "_head_left", "_in_head", "_is_ended", "_left", "_parser",
+        "_tail", "error", "fields", "headers", "is_reusable", "length", "parts", "received", "status",
     )  # fmt: skip
 
     def __init__(self, max_head: int, has_body: bool) -> None:
@@ -77,20 +78,20 @@ class ResponseReader:
         """Last two bytes of an incomplete head."""
 
         self._in_head = True
-        self._is_spaced = False
-        """True if a name of a field ends in a space."""
-
         self._is_ended = False
         """True if the parser found the end of a chunked body."""
 
         self._left = 0
-        """Bytes of a body with a length that are still to come."""
+        """Bytes of the body that are still to come; the largest number if only the peer's close ends it."""
 
         self.received = 0
         self._framed = 0
         """Bytes of the body received, without and with the framing of a chunked body."""
 
         self.status = 0
+        self.length: int | None = None
+        """Announced bytes of the body; None if unknown."""
+
         self.fields: list[tuple[bytes, bytes]] = []
         self.headers: Headers | None = None
         """Header fields of the response; None until its head is complete."""
@@ -141,7 +142,7 @@ class ResponseReader:
         elif self._expects is _Expects.CLOSE and error is None and is_safe:
             self._end(is_reusable=False)
         else:
-            whole = f" of {self.received + self._left:,}" if self._left else ""
+            whole = f" of {self.received + self._left:,}" if self._expects is _Expects.LENGTH else ""
             why = f"the body broke off after {self.received:,}{whole} bytes"
             self.fail(ReplyError(Reason.INCOMPLETE, why))
 
@@ -153,13 +154,12 @@ class ResponseReader:
     def _feed_head(self, data: bytes) -> bytes:
         """Parse the next part of a head. Return the data after it."""
         if self._parser is None:
-            begun = data.lstrip(b"\r\n")  # RFC 9112, 2.2: empty lines before a message
-            self._spend_head(len(data) - len(begun))
-            if not begun:
-                return b""
-            data = begun
-            if not data.startswith(b"H"):  # llhttp accepts RTSP and ICE
-                raise ReplyError(Reason.BAD_RESPONSE, "no readable answer: it is not HTTP")
+            if not data.startswith(b"H"):
+                begun = data.lstrip(b"\r\n")  # RFC 9112, 2.2: empty lines before a message
+                self._spend_head(len(data) - len(begun))
+                if begun and not begun.startswith(b"H"):  # llhttp accepts RTSP and ICE
+                    raise ReplyError(Reason.BAD_RESPONSE, "no readable answer: it is not HTTP")
+                return begun
             self._open_parser()
         searched = self._tail + data
         found = _HEAD_END.search(searched)
@@ -204,30 +204,34 @@ class ResponseReader:
         """Decide by the head whether there is a body, and where it ends (RFC 9112, 6.3)."""
         parser = self._parser
         assert parser is not None
-        status = parser.get_status_code()
-        if parser.get_http_version() not in _VERSIONS:
-            raise ReplyError(Reason.BAD_RESPONSE, f"no readable answer: its version is {parser.get_http_version()}")
-        if self._is_spaced:
-            raise ReplyError(Reason.BAD_RESPONSE, "no readable answer: a space follows the name of a field")
+        status, version = parser.get_status_code(), parser.get_http_version()
+        if version not in _VERSIONS:
+            raise ReplyError(Reason.BAD_RESPONSE, f"no readable answer: its version is {version}")
         self._spend_head(0)
+        headers = response_headers(self.fields)
+        fields = headers.by_name
+        names = "".join(fields)
+        if " " in names or "\t" in names:  # llhttp accepts a space before some colons (RFC 9112, 5.1)
+            raise ReplyError(Reason.BAD_RESPONSE, "no readable answer: a space follows the name of a field")
         if 100 <= status < 200 and status != 101:
             self._parser = None
             return
-        self.status, self.headers = status, response_headers(self.fields)
-        coding, length = self.headers.get("transfer-encoding"), self.headers.get("content-length")
+        self.status, self.headers = status, headers
+        coding, length = fields.get("transfer-encoding"), fields.get("content-length")
+        self.length = None if length is None else whole_number(length)
         if not self._has_body or status < 200 or status in (204, 304):
             self._end(is_reusable=self.is_reusable)
             return
         if coding is not None and "chunked" in coding.lower():
             self._expects = _Expects.CHUNKS
             # RFC 9112, 6.1: HTTP/1.0 has no Transfer-Encoding, so the framing may be misunderstood.
-            self.is_reusable = self.is_reusable and parser.get_http_version() == "1.1"
+            self.is_reusable = self.is_reusable and version == "1.1"
             return
         self._parser = None
         if length is None or coding is not None:
-            self._expects = _Expects.CLOSE
+            self._expects, self._left = _Expects.CLOSE, sys.maxsize
             return
-        self._expects, self._left = _Expects.LENGTH, whole_number(length) or 0
+        self._expects, self._left = _Expects.LENGTH, self.length or 0
         if not self._left:
             self._end(is_reusable=self.is_reusable)
 
@@ -235,18 +239,13 @@ class ResponseReader:
         if self._expects is _Expects.CHUNKS:
             self._feed_chunks(data)
             return
-        if self._expects is _Expects.CLOSE:
-            self.received += len(data)
-            self.parts.append(data)
-            return
-        excess = len(data) - self._left
-        if excess > 0:
-            data = data[: self._left]
+        left = self._left = self._left - len(data)
+        if left < 0:
+            data = data[:left]
         self.received += len(data)
-        self._left -= len(data)
         self.parts.append(data)
-        if not self._left:
-            self._end(is_reusable=self.is_reusable and excess == 0)
+        if left <= 0:
+            self._end(is_reusable=self.is_reusable and left == 0)
 
     def _feed_chunks(self, data: bytes) -> None:
         self._framed += len(data)
@@ -267,9 +266,7 @@ class ResponseReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         """Collect a header field. Trailers are ignored."""
         if self._in_head:
-            if name[-1:].isspace():  # llhttp accepts a space before some colons (RFC 9112, 5.1)
-                self._is_spaced = True
-            self.fields.append((name, value.rstrip(b" \t")))
+            self.fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Record the end of a head, and whether the connection stays open. llhttp forgets that after the message."""

@@ -11,16 +11,17 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Protocol
 
 from curtsy.core.errors import Reason
 from curtsy.core.message import Failure, Reply, Request, Url
-from curtsy.http.address import Resolver, network_of, open_resolver, refused_behind_proxy
+from curtsy.http.address import Resolver, open_resolver
 from curtsy.http.body import Limits, Sink
+from curtsy.http.connection import Route
 from curtsy.http.exchange import Exchange, note_unsent
 from curtsy.http.headers import head_of
-from curtsy.http.pool import KEEP_ALIVE, SLOW, Pool, Route
+from curtsy.http.pool import KEEP_ALIVE, SLOW, Pool
 from curtsy.http.proxy import Proxies
 from curtsy.http.tls import Verify, check_verify
 
@@ -60,9 +61,6 @@ PROXY_REST = 5.0
 RESERVED_FILES = 16
 """File descriptors reserved for databases, logs, outputs and name lookups."""
 
-ROOM_PAUSE = 0.05
-"""Seconds between attempts to open a connection when connections outside this sender use up the room."""
-
 
 class HttpSender:
     """Sender over HTTP/1.1 with persistent, shared connections, in one pool per event loop.
@@ -101,13 +99,13 @@ class HttpSender:
         self._process = os.getpid()
         self._closed = False
 
-    async def send(self, request: Request, limits: Limits) -> Reply:
+    def send(self, request: Request, limits: Limits) -> Coroutine[Any, Any, Reply]:
         """Send one request, once."""
-        return await self._send(request, limits, None)
+        return self._send(request, limits, None)
 
-    async def stream(self, request: Request, limits: Limits, sink: Sink) -> Reply:
+    def stream(self, request: Request, limits: Limits, sink: Sink) -> Coroutine[Any, Any, Reply]:
         """Send one request, once, and write the body to `sink` as it arrives."""
-        return await self._send(request, limits, sink)
+        return self._send(request, limits, sink)
 
     async def locate(self, url: Url, limits: Limits) -> str:
         """Return the address of a URL's host; empty if it has none or a proxy resolves it.
@@ -147,17 +145,17 @@ class HttpSender:
         if proxy is not None and (down := self._down.get(proxy)) is not None and time.monotonic() < down[0]:
             return down[1]
         route = Route(url.scheme, url.host, url.port, proxy, proxy is None and not limits.allow_private)
-        sending = _Sending(request, limits, sink, route, head)
+        exchange = Exchange(request, limits, sink, route, head)
         try:
             pool = self._pools.get(asyncio.get_running_loop())
             if pool is None or pool.is_closed or self._process != os.getpid():
                 pool = await self._pool()
-            reply = await sending.run(pool)
+            reply = await exchange.run(pool)
         except asyncio.CancelledError as error:
-            if not sending.is_sent:
+            if not exchange.is_sent:
                 note_unsent(error)
             raise
-        if proxy is not None and isinstance(reply, Failure) and sending.is_proxy_down:
+        if proxy is not None and isinstance(reply, Failure) and exchange.is_proxy_down:
             self._down[proxy] = time.monotonic() + PROXY_REST, reply
         if self._closed and isinstance(reply, Failure):
             return Failure(Reason.CLOSED, "the sender was closed meanwhile", reply.sent_ago, reply.status)
@@ -192,83 +190,6 @@ class HttpSender:
             self._process = os.getpid()
             _INHERITED.append(self._pools)
             self._pools = {}
-
-
-class _Sending:
-    """One request that waits for a slot, and again if the machine has no room for its connection."""
-
-    def __init__(self, request: Request, limits: Limits, sink: Sink | None, route: Route, head: bytes) -> None:
-        self._request = request
-        self._limits = limits
-        self._sink = sink
-        self._route = route
-        self._head = head
-        self._exchange: Exchange | None = None
-        """Last exchange; None before the first one."""
-
-    @property
-    def is_sent(self) -> bool:
-        """Return whether the request may have been sent."""
-        return self._exchange is not None and self._exchange.is_sent
-
-    @property
-    def is_proxy_down(self) -> bool:
-        """Return whether the proxy cannot be reached at all, for any URL."""
-        return self._exchange is not None and self._exchange.is_proxy_down
-
-    async def run(self, pool: Pool) -> Reply:
-        """Send the request and return the reply."""
-        loop, limits, host, slots = asyncio.get_running_loop(), self._limits, self._request.url.host, pool.slots
-        began = loop.time()
-        address = network_of(host) if ":" in host or host[-1:].isdigit() else ""
-        max_wait = limits.timeout if limits.counts_waiting else limits.patience
-        until = None if max_wait is None else began + max_wait
-        while True:
-            if not slots.take_at_once(host, address):
-                try:
-                    address = await self._wait_for_slot(pool, address, until)
-                except TimeoutError:
-                    why = f"all {slots.most} connections were in use for {max_wait:g} s"
-                    return Failure(Reason.DEADLINE, why, advice="Allow more, or send less.")
-            deadline = loop.time() + limits.timeout if until is None else min(loop.time() + limits.timeout, until)
-            try:
-                reply = await self._exchanged(pool, deadline)
-                if self._exchange is None or not self._exchange.has_no_room:
-                    pool.had_room_at = loop.time()
-                    return reply
-                if await pool.shed():
-                    continue
-                is_alone = not slots.shrink()
-                # Connections outside this sender use up the room and may never end.
-                is_hopeless = is_alone and loop.time() - max(began, pool.had_room_at) >= limits.connect_timeout
-                if is_hopeless or pool.is_closed or loop.time() >= deadline:
-                    return reply
-            finally:
-                slots.give_back(host, address)
-            if is_alone:
-                await asyncio.sleep(ROOM_PAUSE)
-
-    async def _wait_for_slot(self, pool: Pool, address: str, until: float | None) -> str:
-        """Wait for a slot until a loop time. Return the host's address. Raises TimeoutError."""
-        url, limits = self._request.url, self._limits
-        async with asyncio.timeout_at(until):
-            if not address and self._route.proxy is None:
-                address = await pool.locate(url, limits.connect_timeout, guarded=not limits.allow_private)
-            await pool.slots.take(url.host, address, first=self._exchange is not None)
-        if until is not None and asyncio.get_running_loop().time() >= until:  # the slot was granted at the same moment
-            pool.slots.give_back(url.host, address)
-            raise TimeoutError
-        return address
-
-    async def _exchanged(self, pool: Pool, deadline: float) -> Reply:
-        """Send the request in its slot."""
-        limits, url = self._limits, self._request.url
-        if self._route.proxy is not None and not limits.allow_private:
-            refused = await refused_behind_proxy(url.host, pool.names, limits.connect_timeout)
-            if refused is not None:
-                return Failure(Reason.ADDRESS_REFUSED, str(refused.strerror))
-        self._exchange = Exchange(self._request, limits, self._sink, deadline, self._route)
-        return await self._exchange.run(pool, self._head)
 
 
 _INHERITED: list[object] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 
 from curtsy.core.fair_share import GROUPS, SPELL, AddressShares, FairQueue, FairShares, share_of
 from curtsy.http.registered_domain import group_of, site_of
@@ -34,7 +33,7 @@ class Slots:
         """Slots that the machine has no room for at present; see `shrink()`."""
         self._is_strict = is_strict
         self._share = share_of(most)
-        self._holders: Counter[tuple[str, str]] | None = Counter()
+        self._holders: dict[tuple[str, str], int] | None = {}
         """Taken slots by host and address; None once they are counted by group."""
         self._sites: FairShares[int] = FairShares(most)
         self._addresses: AddressShares[int] = AddressShares(most)
@@ -55,9 +54,9 @@ class Slots:
         if self._settling is not None:
             self._settling.cancel()
             self._settling, self._is_settled = None, False
-        if self._holders is not None:
+        if (holders := self._holders) is not None:
             self._free -= 1
-            self._holders[host, address] += 1
+            holders[host, address] = holders.get((host, address), 0) + 1
         else:
             self._grant(host, address)
         return True
@@ -89,10 +88,10 @@ class Slots:
     def give_back(self, host: str, address: str = "") -> None:
         """Release a slot to the next waiter."""
         self._free += 1
-        if self._holders is not None:
-            self._holders[host, address] -= 1
-            if not self._holders[host, address]:
-                del self._holders[host, address]
+        if (holders := self._holders) is not None:
+            left = holders.pop((host, address)) - 1
+            if left:
+                holders[host, address] = left
             return
         now, (site, place) = asyncio.get_running_loop().time(), _groups(host, address)
         self._sites.give_back(site, now)
