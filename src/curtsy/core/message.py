@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Set, ValuesView
 from dataclasses import field
 from functools import lru_cache
 from typing import NewType, TypeVar, overload
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
@@ -70,6 +72,12 @@ class Url(msgspec.Struct, frozen=True):
         if self.credentials is None:
             return self.text
         return f"{self.scheme}://{self.credentials}@{self.domain}{self.target}"
+
+    @property
+    def authorization(self) -> str:
+        """Value of the Authorization header for the credentials (RFC 7617)."""
+        name, _, password = octets_of(self.credentials or "").partition(b":")
+        return "Basic " + b64encode(unquote_to_bytes(name) + b":" + unquote_to_bytes(password)).decode()
 
 
 class InvalidUrl(msgspec.Struct, frozen=True):
