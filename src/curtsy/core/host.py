@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import lru_cache
 from typing import ClassVar, Self
 
 import msgspec
 
 from curtsy.core import breaker, budget
-from curtsy.core.budget import ALIKE, UNKNOWN, Day, Spending
+from curtsy.core.budget import ALIKE, UNKNOWN, Day, Spending, shared
 from curtsy.core.dates import Calendar
 from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import TOKEN, Policy
@@ -279,19 +278,15 @@ def _latest(one: int, other: int) -> int:
     return max(one, other) if one and other else one or other
 
 
-def offset_at(now: Now) -> int:
+def offset_at(now: Now, known: int = 0) -> int:
     """Return how far the calendar is ahead of the clock, in microseconds, to the millisecond.
 
     The low resolution gives very many hosts the same number. It is rounded up: after a reboot the last departure then
-    seems later than it was, never earlier.
+    seems later than it was, never earlier. `known` is an earlier result, usually the same.
     """
+    if 0 <= known + now.at - now.epoch < CLOSE:
+        return known
     return shared(-((now.at - now.epoch) // CLOSE) * CLOSE)
-
-
-@lru_cache(maxsize=4096)
-def shared(number: int) -> int:
-    """Return one shared object for equal numbers, to save memory accesses."""
-    return number
 
 
 def fresh(now: Now) -> Host:
