@@ -380,13 +380,7 @@ def _is_known(said: Headers, fields: Fields) -> bool:
 
 
 def _entry(
-    request: Request,
-    status: int,
-    headers: Headers,
-    reply: Response,
-    now: float,
-    body_sha256: str,
-    body_size: int,
+    request: Request, status: int, headers: Headers, reply: Response, now: float, body_sha256: str, body_size: int
 ) -> Entry | None:
     """Return the entry that `headers` describe, with the times of `reply`; None if they forbid storage."""
     field, came = headers.by_name.get, reply.headers.by_name.get

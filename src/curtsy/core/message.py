@@ -384,12 +384,9 @@ class Headers(Mapping[str, str]):
 
     def without(self, names: Set[str]) -> Headers:
         """Return the headers without these lower-case names."""
-        index = self.by_name
-        if names.isdisjoint(index):
+        if names.isdisjoint(self.by_name):
             return self
-        rest = Headers(each for each in self.fields if each[0].lower() not in names)
-        rest._known = {name: value for name, value in index.items() if name not in names}
-        return rest
+        return Headers(each for each in self.fields if each[0].lower() not in names)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name.lower() in self.by_name

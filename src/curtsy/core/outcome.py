@@ -213,11 +213,8 @@ def _resets(field: str, policies: str | None) -> list[float]:
 def _item(text: str) -> tuple[str, dict[str, int | None]]:
     """Return the name of a structured field's item and its numeric parameters (RFC 9651, 3.1)."""
     name, *parameters = _BETWEEN_SEMICOLONS.findall(text) or [""]
-    said: dict[str, int | None] = {}
-    for each in parameters:
-        key, _, value = each.partition("=")
-        said[key.strip().lower()] = _integer(value)
-    return name.strip(), said
+    pairs = (each.partition("=") for each in parameters)
+    return name.strip(), {key.strip().lower(): _integer(value) for key, _, value in pairs}
 
 
 def _integer(text: str) -> int | None:
@@ -231,9 +228,5 @@ def _integer(text: str) -> int | None:
 
 def _windows(policies: str | None) -> dict[str, int | None]:
     """Return the window in seconds of each limit with a policy (`"default";q=100;w=60`). The first policy counts."""
-    windows: dict[str, int | None] = {}
-    for policy in _BETWEEN_COMMAS.findall(policies or ""):
-        name, said = _item(policy)
-        if said.get("w") is not None:
-            windows.setdefault(name, said["w"])
-    return windows
+    items = [_item(policy) for policy in _BETWEEN_COMMAS.findall(policies or "")]
+    return {name: said["w"] for name, said in reversed(items) if said.get("w") is not None}

@@ -133,7 +133,7 @@ class Patterns:
     A rule is identified by its index in the list. The list is not kept: a file of 500 KiB may have 50,000 rules.
     """
 
-    __slots__ = ("_allows", "_index", "_queries", "_query_places", "_query_ranks", "_spells_data", "_twin", "size")
+    __slots__ = ("_allows", "_index", "_queries", "_spells_data", "_twin", "size")
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         plain: dict[str, int] = {}
@@ -154,16 +154,12 @@ class Patterns:
             if "?" in octets and _query_data.search(octets, octets.index("?")):
                 self._spells_data = True
         plain.pop("", None)  # 2.2: an empty pattern matches nothing
-        asking, data = [each for each in plain if "?" in each], [each for each in odd if "?" in each]
-        self._queries = asking + data
-        """Patterns with a query, in canonical octets; `_query_ranks` and `_query_places` have the same order."""
-        self._query_ranks = array("I", [2 * len(each) + self._allows[plain[each]] for each in asking])
-        self._query_ranks.extend(odd[each][0] for each in data)
-        self._query_places = array("I", [plain[each] for each in asking])
-        self._query_places.extend(odd[each][1] for each in data)
+        asking = {each: (2 * len(each) + self._allows[place], place) for each, place in plain.items() if "?" in each}
+        self._queries = asking | {each: rank for each, rank in odd.items() if "?" in each}
+        """Ranks of the patterns with a query, by their canonical octets."""
         self._index = _Index(self._allows, plain, odd)
         self._twin: _Index | None = None
-        queries = 2 * sum(map(len, self._queries)) + 2 * _PER_RULE * len(self._queries)
+        queries = 2 * sum(map(len, self._queries)) + 4 * _PER_RULE * len(self._queries)
         self.size = len(self._allows) + self._index.size + queries
         """Approximate bytes of memory, with all that may be computed later."""
 
@@ -191,11 +187,10 @@ class Patterns:
 
     def _with_plain_queries(self) -> dict[str, _Rank]:
         twins: dict[str, _Rank] = {}
-        for place, rank, octets in zip(self._query_places, self._query_ranks, self._queries, strict=True):
+        for octets, rank in self._queries.items():
             before, _, query = octets.partition("?")
             octets = f"{before}?{_query_data.sub(_decode, query)}"
-            if rank > twins.get(octets, _NO_RULE)[0]:
-                twins[octets] = rank, place
+            twins[octets] = max(rank, twins.get(octets, _NO_RULE), key=itemgetter(0))
         return twins
 
 
