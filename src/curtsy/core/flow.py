@@ -33,7 +33,7 @@ from curtsy.core.effects import (
 from curtsy.core.errors import Reason
 from curtsy.core.fetch_state import REDIRECTS, Again, FetchState, Refusal, not_admitted, redirect_target
 from curtsy.core.message import Failure, Headers, InvalidUrl, Reply, Request, Response, Url, parse_url
-from curtsy.core.outcome import Kind, Outcome, backoff, is_sent, is_worth_repeating, retry_after
+from curtsy.core.outcome import Outcome, backoff, is_sent, is_worth_repeating, retry_after
 from curtsy.core.policy import Policy
 from curtsy.core.result import FetchResult
 from curtsy.core.robots_flow import heed, judged, remembered, rules_for
@@ -398,12 +398,12 @@ def _remaining(go: Go, outcome: Outcome) -> Go:
 
     Admission charges a request and a page. Settling refunds unsent requests, 304s and replies that are not pages.
     """
-    is_free = not outcome.sent or outcome.kind is Kind.NOT_MODIFIED
-    is_no_page = go.lease.page and not outcome.page
     requests, pages = go.requests_left, go.pages_left
-    return Go(
-        go.lease, requests if requests is None else requests + is_free, pages if pages is None else pages + is_no_page
-    )
+    if requests is not None:
+        requests += outcome.is_free
+    if pages is not None:
+        pages += go.lease.page and not outcome.page
+    return Go(go.lease, requests, pages)
 
 
 def _cached_now(

@@ -64,6 +64,11 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     foreign: bool = False
     """True if a redirect from another registered domain led to the host. The breaker then ignores the reply (C22)."""
 
+    @property
+    def is_free(self) -> bool:
+        """True if the request costs no budget: it was not sent, or its page is unchanged (B5)."""
+        return not self.sent or self.kind is Kind.NOT_MODIFIED
+
 
 _KINDS = {304: Kind.NOT_MODIFIED, 403: Kind.BLOCKED, 429: Kind.SLOWED}
 

@@ -7,9 +7,11 @@ A site's pattern never becomes a regular expression. A pattern is split at its `
 once, to the right of the one before. The leftmost match leaves the most room, so no backtracking is needed.
 """
 
+from __future__ import annotations
+
 import re
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -202,7 +204,7 @@ class _Index:
     """
 
     __slots__ = (
-        "_allows", "_beginnings", "_exact", "_heads", "_holding", "_lengths", "_parents", "_places", "size"
+        "_allows", "_beginnings", "_exact", "_heads", "_holding", "_parents", "_places", "size"
     )  # fmt: skip
 
     def __init__(self, allows: bytes, prefixes: dict[str, int], others: dict[str, _Rank]) -> None:
@@ -221,10 +223,9 @@ class _Index:
         self._beginnings = sorted(prefixes | heads)
         # For each prefix, the index of the rule that equals it, or -1.
         self._places = array("i", map(prefixes.get, self._beginnings, repeat(-1)))
-        self._lengths = sorted(set(map(len, self._beginnings)))
         self._heads: dict[str, list[tuple[int, int, str]] | _Wildcards] = {**heads}
         """Wildcard patterns of a prefix: rank, index and the text behind the first star; compiled on first use."""
-        self._parents: dict[int, int] = {}
+        self._parents: array[int] | None = None
         self._holding: dict[int, _Holding] = {}
         memo = 256 * min(_MEMO, len(self._beginnings))
         self.size = _PER_RULE * len(prefixes) + sum(map(len, self._beginnings)) + memo
@@ -232,10 +233,10 @@ class _Index:
         self.size += 2 * sum(map(len, others))
 
     def best(self, path: str) -> _Rank:
-        at = bisect_right(self._beginnings, path) - 1
-        while not path.startswith(self._beginnings[at]):
-            parent = self._parents.get(at)
-            at = self._parent(at) if parent is None else parent
+        beginnings, parents = self._beginnings, self._parents or self._with_parents()
+        at = bisect_right(beginnings, path) - 1
+        while not path.startswith(beginnings[at]):
+            at = parents[at]
         found, octets, wildcards = self._holding.get(at) or self._hold(at)
         exact = self._exact.get(path)
         if exact is not None and exact[0] > found[0]:
@@ -255,26 +256,20 @@ class _Index:
                     break
         return found
 
-    def _parent(self, at: int) -> int:
-        """Return the index of the longest other prefix of the prefix at `at`, and cache it."""
-        beginnings, lengths = self._beginnings, self._lengths
-        beginning = beginnings[at]
-        shorter = bisect_left(lengths, len(beginning))
-        parent = at
-        while True:
-            shorter -= 1
-            wanted = beginning[: lengths[shorter]]
-            parent = bisect_left(beginnings, wanted, 0, parent)
-            if beginnings[parent] == wanted:
-                break
-        if len(self._parents) >= _MEMO:
-            self._parents.clear()
-        self._parents[at] = parent
-        return parent
+    def _with_parents(self) -> array[int]:
+        """Return for each prefix the index of the longest other prefix that it begins with; computed on first use."""
+        beginnings, parents, above = self._beginnings, array("I", [0]), [0]  # the first prefix is empty
+        for at in range(1, len(beginnings)):
+            while not beginnings[at].startswith(beginnings[above[-1]]):
+                above.pop()
+            parents.append(above[-1])
+            above.append(at)
+        self._parents = parents
+        return parents
 
     def _hold(self, at: int) -> _Holding:
         """Return the candidates for all paths with the prefix at `at`, and cache them."""
-        found, octets, key = _NO_RULE, 0, at
+        found, octets, key, parents = _NO_RULE, 0, at, self._parents or self._with_parents()
         wildcards: list[_Wildcards] = []
         while True:
             prefix, place = self._beginnings[at], self._places[at]
@@ -287,7 +282,7 @@ class _Index:
                 octets += patterns[1]
             if not prefix:
                 break
-            at = self._parent(at)
+            at = parents[at]
         if len(self._holding) >= _MEMO:
             self._holding.clear()
         holding = self._holding[key] = found, octets, wildcards

@@ -57,8 +57,7 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
             until = place.until
             places = tuple([each for each in places if each is not place])
     # No refund after the lease expired: its holder counts as dead, even if it returns.
-    is_free = not outcome.sent or outcome.kind is Kind.NOT_MODIFIED
-    is_no_page = lease.page and not outcome.page
+    is_free, is_no_page = outcome.is_free, lease.page and not outcome.page
     # No refund after the calendar jumped either: the charged day is then unknown.
     if (is_free or is_no_page) and at < until and lease.day is not None and host.jumped_at <= lease.left_at:
         day = refunded(day, lease.day, int(is_free), int(is_no_page))
