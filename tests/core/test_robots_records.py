@@ -244,7 +244,6 @@ def test_many_agents_do_not_fill_the_memory() -> None:
 
     assert not any(verdict.allowed for verdict in verdicts)
     assert len(robots._books) <= 64
-    assert len(robots._books_by_agent) <= 64
 
 
 def test_the_groups_of_a_file_can_be_listed() -> None:

@@ -10,16 +10,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from curtsy.core.budget import ALIKE, Day
+from curtsy.core.budget import Spending, spending
 from curtsy.core.decision import Decision, Go, Lease, No, Wait
 from curtsy.core.errors import Reason
-from curtsy.core.host import CLOSE, Host, Place, fresh, in_time, offset_at, shared
+from curtsy.core.host import Host, Place, fresh, in_time, offset_at
 from curtsy.core.message import SECOND, Now
 from curtsy.core.pace import CALM, ROLLS, SIDES, departures, latency_delay, pause, rate_ready, spent_after
 from curtsy.core.policy import TOKEN, Policy, overridden
 from curtsy.core.setting import DAY
-
-_replace = msgspec.structs.replace
 
 GUESTS = 5
 """Requests per day that robots.txt redirects from other registered domains may send to a host. They cost none of its
@@ -29,7 +27,7 @@ FORGIVEN = SECOND // 50
 """Maximum delay of a scheduled departure that still counts as on time, in microseconds."""
 
 
-class Case(msgspec.Struct, gc=False):
+class Case(msgspec.Struct, frozen=True, gc=False):
     """A request that asks to leave, and the state that several rules look at. Instants are microseconds."""
 
     now: Now
@@ -42,27 +40,17 @@ class Case(msgspec.Struct, gc=False):
     places: tuple[Place, ...]
     """Slots that have not expired."""
 
+    spending: Spending | None
+    """Charges that count now; None without a budget."""
+
     is_trial: bool
     """Whether the request is the single trial of a breaker whose cooldown is over."""
 
     is_rested: bool
     """Whether the host rested longer than any pace requires, so that no exact computation is needed."""
 
-    ready_at: int = 0
-    """Instant at which the pace allows the request; 0 if it does not matter."""
 
-    day: Day | None = None
-    earlier: Day | None = None
-    jumped_at: int = 0
-    requests: int = 0
-    """Requests that count against the budget; 0 without a budget."""
-
-    pages: int = 0
-    is_spent: bool = False
-    """Whether all requests of the day are charged, or all pages and the request wants one."""
-
-
-# Refusals: None if the rule does not refuse.
+# Each rule returns `No` if it refuses the request, `Wait` if the request must wait, and None if it has no objection.
 
 
 def _paused(host: Host, policy: Policy, at: int, case: Case) -> No | None:
@@ -73,8 +61,6 @@ def _paused(host: Host, policy: Policy, at: int, case: Case) -> No | None:
 
 
 def _closed(host: Host, policy: Policy, at: int, case: Case) -> No | None:
-    if not (host.tripped_at or host.told_at):
-        return None
     closed_until = host.closed_until(policy)
     if at < closed_until:
         return No(Reason.CIRCUIT_OPEN, (closed_until - at) / SECOND)
@@ -89,67 +75,70 @@ def _too_many_guests(host: Host, policy: Policy, at: int, case: Case) -> No | No
 
 
 def _crawl_delay_too_long(host: Host, policy: Policy, at: int, case: Case) -> No | None:
-    if host.crawl_delay and host.crawl_delay > policy.max_crawl_delay * SECOND and not case.robots:
-        return No(Reason.CRAWL_DELAY_TOO_LONG, None)
-    return None
+    is_long = not case.robots and host.crawl_delay > policy.max_crawl_delay * SECOND
+    return No(Reason.CRAWL_DELAY_TOO_LONG, None) if is_long else None
 
 
-def _budget_spent(host: Host, policy: Policy, at: int, case: Case) -> No | None:
-    if not case.is_spent:
+def _budget_spent(host: Host, policy: Policy, at: int, case: Case) -> No | Wait | None:
+    spent, requests, pages = case.spending, policy.max_requests_per_day, policy.max_pages_per_day
+    if spent is None:
         return None
-    if policy.max_requests_per_day and case.requests >= policy.max_requests_per_day:
-        limit, most = "requests", policy.max_requests_per_day
-    elif not case.places:
-        limit, most = "pages", policy.max_pages_per_day
+    if 0 < requests <= spent.requests:
+        limit, most = "requests", requests
+    elif not (case.page and 0 < pages <= spent.pages):
+        return None
+    elif case.places:
+        # Each request in flight reserves a page. The page becomes available again if the answer is not a page.
+        return _wait(min(place.until for place in case.places), at, "in_flight")
     else:
-        return None
-    spending = host.spending(case.now, policy.calendar)
-    starts = 0 if spending.jumped_at else policy.calendar.day_of(case.now.epoch // SECOND)[0]
-    return No(Reason.DOMAIN_BUDGET_EXCEEDED, spending.opens_in(most, limit, case.now), limit, starts)
+        limit, most = "pages", pages
+    starts = 0 if spent.jumped_at else policy.calendar.day_of(case.now.epoch // SECOND)[0]
+    return No(Reason.DOMAIN_BUDGET_EXCEEDED, spent.opens_in(most, limit, case.now), limit, starts)
 
 
-# Waits: the instant until which the request waits, and its name in `Wait.because`; None if the rule requires no wait.
-
-
-def _page_in_flight(host: Host, policy: Policy, at: int, case: Case) -> tuple[int, str] | None:
-    # Each request in flight reserves a page. The page becomes available again if the answer is not a page.
-    return (min(place.until for place in case.places), "in_flight") if case.is_spent and case.places else None
-
-
-def _no_slot(host: Host, policy: Policy, at: int, case: Case) -> tuple[int, str] | None:
+def _no_slot(host: Host, policy: Policy, at: int, case: Case) -> Wait | None:
     places, most = case.places, policy.concurrency
     if not places or most is None or len(places) < most:
         return None
-    return sorted(place.until for place in places)[len(places) - most], "in_flight"
+    return _wait(sorted(place.until for place in places)[len(places) - most], at, "in_flight")
 
 
-def _trial_in_flight(host: Host, policy: Policy, at: int, case: Case) -> tuple[int, str] | None:
-    if not case.is_trial or not case.places:
+def _trial_in_flight(host: Host, policy: Policy, at: int, case: Case) -> Wait | None:
+    if not case.is_trial:
         return None
     closed_until = host.tripped_at + host.cooldown
-    return max((place.until for place in case.places if place.left_at >= closed_until), default=0), "trial"
+    return _wait(max((place.until for place in case.places if place.left_at >= closed_until), default=0), at, "trial")
 
 
-def _resting(host: Host, policy: Policy, at: int, case: Case) -> tuple[int, str] | None:
-    return (host.retry_after_until, "rest") if host.retry_after_until > at else None
+def _resting(host: Host, policy: Policy, at: int, case: Case) -> Wait | None:
+    return _wait(host.retry_after_until, at, "rest")
 
 
-def _too_soon(host: Host, policy: Policy, at: int, case: Case) -> tuple[int, str] | None:
+def _too_soon(host: Host, policy: Policy, at: int, case: Case) -> Wait | None:
     if not host.sent_at or case.is_rested:
         return None
-    case.ready_at, because = paced(host, policy, case.count, case.crawl_delay)
-    return case.ready_at, because
+    ready_at, because = paced(host, policy, case.count, case.crawl_delay)
+    return _wait(ready_at, at, because)
 
 
-REFUSALS: tuple[Callable[[Host, Policy, int, Case], No | None], ...] = (
+def _wait(until: int, at: int, because: str) -> Wait | None:
+    return Wait((until - at) / SECOND, because) if until > at else None
+
+
+Rule = Callable[[Host, Policy, int, Case], No | Wait | None]
+
+BUDGET: tuple[Rule, ...] = (_budget_spent,)
+"""The rules for a host that has rested and has no request in flight."""
+
+PACE: tuple[Rule, ...] = (_budget_spent, _no_slot, _resting, _too_soon)
+"""The rules for a host without a mark: no pause, trip, requested rest or Crawl-delay."""
+
+RULES: tuple[Rule, ...] = (
     _paused, _closed, _too_many_guests, _crawl_delay_too_long, _budget_spent,
+    _no_slot, _trial_in_flight, _resting, _too_soon,
 )  # fmt: skip
-"""The rules that refuse, in this order: the cooldown before the budget (B13)."""
-
-WAITS: tuple[Callable[[Host, Policy, int, Case], tuple[int, str] | None], ...] = (
-    _page_in_flight, _no_slot, _trial_in_flight, _resting, _too_soon,
-)  # fmt: skip
-"""The rules that make a request wait. The latest instant wins (C1), the first rule of several with the same."""
+"""All rules. Those that refuse come first, so that no request waits only to be refused; the cooldown comes before the
+budget (B13). The shorter lists only save time: the rules that they leave out have no objection there."""
 
 
 def admit(
@@ -168,7 +157,8 @@ def admit(
 ) -> tuple[Host | None, Decision]:
     """Decide whether a request may leave now.
 
-    `Go` charges the request in the returned record. Any other decision charges nothing.
+    `Go` charges the request in the returned record. Any other decision charges nothing. Of several waits the longest
+    applies (C1).
 
     `page`: the answer may be a page. `robots`: the request is for robots.txt itself. `roll`: random number in [0, 1)
     for the pause that follows. `count`: number of rate tokens to take. `crawl_delay`: microseconds that robots.txt
@@ -176,89 +166,65 @@ def admit(
     recorded at its scheduled time, so that delays do not accumulate. `foreign`: a redirect from another registered
     domain led here (C22). `guest`: that redirect was for a robots.txt.
     """
-    at = now.at
+    at, given = now.at, host
     if host is None:
-        host, given = fresh(now), None
+        host = fresh(now)
     else:
         if host.written_at > at or host.boot != now.boot:
-            host = in_time(host, now)
-        given = host
+            host = given = in_time(host, now)
         if host.overrides:
             policy = overridden(policy, host.overrides)
+    is_limited = policy.max_requests_per_day or policy.max_pages_per_day
     case = Case(
         now, page, robots, count, crawl_delay, foreign, guest,
-        host.places and _still_held(host.places, at),
+        host.places and tuple([place for place in host.places if place.until > at]),
+        spending(host.day, host.earlier, host.jumped_at, now, policy.calendar) if is_limited else None,
         bool(host.tripped_at and policy.breaker),
         at - host.sent_at > policy.rested_us and host.spent <= TOKEN and count == 1 and not host.delay
         and not host.crawl_delay and not crawl_delay and host.latency <= policy.target_us,
     )  # fmt: skip
-    if policy.max_requests_per_day or policy.max_pages_per_day:
-        _count(host, policy, case)
-
-    # Refusals come first, so that no request waits only to be refused. The conditions before the loops only save time:
-    # a rule objects to none of the others.
-    if case.is_spent or guest or host.paused_until or host.tripped_at or host.told_at or host.crawl_delay:
-        for refuses in REFUSALS:
-            no = refuses(host, policy, at, case)
-            if no is not None:
-                return given, no
-    if case.places or not case.is_rested or host.retry_after_until > at:
-        wait_until, because = int(at), ""
-        for waits in WAITS:
-            wait = waits(host, policy, at, case)
-            if wait is not None and wait[0] > wait_until:
-                wait_until, because = wait
-        if because:
-            return given, Wait((wait_until - at) / SECOND, because)
-    return _charged(host, policy, case, roll, scheduled)
+    wait: Wait | None = None
+    for rule in _rules(host, at, case):
+        found = rule(host, policy, at, case)
+        if found is None:
+            continue
+        if isinstance(found, No):
+            return given, found
+        if wait is None or found.seconds > wait.seconds:
+            wait = found
+    return (given, wait) if wait is not None else _charged(host, policy, case, roll, scheduled)
 
 
-def _count(host: Host, policy: Policy, case: Case) -> None:
-    """Count the requests and pages of the budget's day."""
-    now, day = case.now, host.day
-    second = now.epoch // SECOND
-    if (
-        day is not None
-        and second < day.ends
-        and not host.jumped_at
-        and -ALIKE <= second - now.at // SECOND - day.offset <= ALIKE
-    ):
-        case.day, case.earlier, case.requests, pages = day, host.earlier, day.requests, day.pages
-    else:
-        spending = host.spending(now, policy.calendar)
-        case.day, case.earlier, case.jumped_at = spending.day, spending.earlier, spending.jumped_at
-        case.requests, pages = spending.requests, spending.pages
-    case.pages = pages
-    case.is_spent = 0 < policy.max_requests_per_day <= case.requests or (
-        case.page and 0 < policy.max_pages_per_day <= pages
-    )
+def _rules(host: Host, at: int, case: Case) -> tuple[Rule, ...]:
+    """Return the rules that can object."""
+    if case.guest or host.paused_until or host.tripped_at or host.told_at or host.crawl_delay:
+        return RULES
+    return BUDGET if case.is_rested and not case.places and host.retry_after_until <= at else PACE
 
 
 def _charged(host: Host, policy: Policy, case: Case, roll: float, scheduled: bool) -> tuple[Host, Go]:
     """Charge the request: return the record after it and the lease."""
-    now, at = case.now, case.now.at
+    now, at, places, budget = case.now, case.now.at, case.places, case.spending
     serial = at if at > host.serial else host.serial + 1
-    sent_at: int = at
-    if scheduled and case.ready_at and at - case.ready_at < min(policy.interval_us, FORGIVEN):
-        sent_at = case.ready_at
+    sent_at = _departure(host, policy, case) if scheduled else at
     lasts = policy.robots_lease if case.robots else policy.lease
-    places = case.places
     if policy.concurrency is not None or case.is_trial:
         place = Place(serial, at, at + (round(lasts * SECOND) if case.robots else policy.lease_us))
         places = (*places, place) if places else (place,)
-    day, earlier, jumped_at, charged = host.day, host.earlier, host.jumped_at, None
-    most_requests, most_pages = policy.max_requests_per_day, policy.max_pages_per_day
-    if (most_requests or most_pages) and not case.guest:  # guests have their own allowance
-        charged, earlier, jumped_at = case.day, case.earlier, case.jumped_at
-        assert charged is not None
-        spent_at = shared(-(-at // SECOND))
-        day = Day(charged.ends, charged.offset, spent_at, charged.requests + 1, charged.pages + case.page)
-    offset = host.offset
-    if not 0 <= offset + at - now.epoch < CLOSE:  # a clock was set, or has drifted
-        offset = offset_at(now)
-    left = _replace(
-        host if not case.guest else _with_guest(host, at),
-        offset=offset,
+    day, earlier, jumped_at = host.day, host.earlier, host.jumped_at
+    charged = requests_left = pages_left = None
+    if case.guest:  # guests have their own allowance
+        host = _with_guest(host, at)
+    elif budget is not None:
+        charged, earlier, jumped_at = budget.day, budget.earlier, budget.jumped_at
+        day = budget.charged(1, case.page, at)
+        if policy.max_requests_per_day:
+            requests_left = policy.max_requests_per_day - budget.requests - 1
+        if policy.max_pages_per_day:
+            pages_left = max(0, policy.max_pages_per_day - budget.pages - case.page)
+    left = msgspec.structs.replace(
+        host,
+        offset=offset_at(now, host.offset),
         sent_at=sent_at,
         roll=ROLLS[int(roll * SIDES)],
         spent=TOKEN if case.is_rested else spent_after(host.spent, sent_at - host.sent_at, policy) + case.count * TOKEN,
@@ -271,19 +237,23 @@ def _charged(host: Host, policy: Policy, case: Case, roll: float, scheduled: boo
         written_at=at,
     )
     departed = host.sent_at if case.count == 1 else -1
-    lease = Lease(
-        serial, at, lasts, case.page and charged is not None, charged, case.is_trial, departed, host.spent
-    )  # fmt: skip
-    requests_left = most_requests - case.requests - 1 if most_requests and charged is not None else None
-    pages_left = max(0, most_pages - case.pages - case.page) if most_pages and charged is not None else None
+    is_page = case.page and charged is not None
+    lease = Lease(serial, at, lasts, is_page, charged, case.is_trial, departed, host.spent)
     return left, Go(lease, requests_left, pages_left)
+
+
+def _departure(host: Host, policy: Policy, case: Case) -> int:
+    """Return the scheduled instant of a departure that is only slightly late; else now."""
+    at = case.now.at
+    ready_at = paced(host, policy, case.count, case.crawl_delay)[0] if host.sent_at and not case.is_rested else 0
+    return ready_at if ready_at and at - ready_at < min(policy.interval_us, FORGIVEN) else at
 
 
 def _with_guest(host: Host, at: int) -> Host:
     """Return the record with one more guest in its present period of a day."""
     if at < host.guests_until:
-        return _replace(host, guests=host.guests + 1)
-    return _replace(host, guests=1, guests_until=at + round(DAY * SECOND))
+        return msgspec.structs.replace(host, guests=host.guests + 1)
+    return msgspec.structs.replace(host, guests=1, guests_until=at + round(DAY * SECOND))
 
 
 def _recent(host: Host, policy: Policy, case: Case) -> tuple[int, ...]:
@@ -295,11 +265,6 @@ def _recent(host: Host, policy: Policy, case: Case) -> tuple[int, ...]:
     return (*before, *[case.now.at] * case.count)[-burst:]
 
 
-def _still_held(places: tuple[Place, ...], at: int) -> tuple[Place, ...]:
-    """Return the slots that have not expired."""
-    return tuple([place for place in places if place.until > at])
-
-
 def paced(host: Host, policy: Policy, count: int = 1, crawl_delay: int = 0) -> tuple[int, str]:
     """Return the instant at which the pace allows the next request, and the limit that decides it.
 
@@ -307,14 +272,12 @@ def paced(host: Host, policy: Policy, count: int = 1, crawl_delay: int = 0) -> t
     """
     sent_at = host.sent_at
     latest, why = rate_ready(sent_at, host.spent, host.recent, policy, count), "rate"
-    if policy.pause_us or policy.pause_span_us:
-        paused = sent_at + pause(host.roll, policy)
-        if paused > latest:
-            latest, why = paused, "pause"
+    paused = sent_at + pause(host.roll, policy)
+    if paused > latest:
+        latest, why = paused, "pause"
     if sent_at + policy.delay_us > latest:
         latest, why = sent_at + policy.delay_us, "delay"
-    if host.crawl_delay > crawl_delay:
-        crawl_delay = host.crawl_delay
+    crawl_delay = crawl_delay if crawl_delay > host.crawl_delay else host.crawl_delay
     if sent_at + crawl_delay > latest:
         # `admit()` refuses pages if the delay exceeds the maximum; a robots.txt request waits at most the maximum.
         held = min(crawl_delay, round(policy.max_crawl_delay * SECOND))
@@ -322,10 +285,9 @@ def paced(host: Host, policy: Policy, count: int = 1, crawl_delay: int = 0) -> t
     if policy.adapt:
         if sent_at + host.delay > latest:
             latest, why = sent_at + host.delay, "adapted"
-        if host.latency > policy.target_us:
-            slow = sent_at + latency_delay(host.latency, policy)
-            if slow > latest:
-                latest, why = slow, "slow_site"
+        slow = sent_at + latency_delay(host.latency, policy) if host.latency > policy.target_us else 0
+        if slow > latest:
+            latest, why = slow, "slow_site"
     return latest, why
 
 

@@ -12,7 +12,7 @@ from curtsy.core.host import Host, Place, fresh, in_time, with_delays
 from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import TOKEN, Policy, changed
 from curtsy.core.setting import DAY, number
-from curtsy.core.settlement import as_of, tripped
+from curtsy.core.settlement import as_of, tripped, untripped
 
 _replace = msgspec.structs.replace
 
@@ -77,46 +77,37 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
 
     Raises PolicyError for an invalid limit or pause.
     """
-    given = host = fresh(now) if host is None else in_time(host, now)
-    host = as_of(now, host)
-    edit = _replace
+    given = fresh(now) if host is None else in_time(host, now)
+    host, at = as_of(now, given), now.at
     match change:
         case Renew(lease):
-            until = now.at + round(lease.lasts * SECOND)
+            until = at + round(lease.lasts * SECOND)
             places = (
                 Place(each.number, each.left_at, until) if each.number == lease.number else each for each in host.places
             )
-            return edit(host, places=tuple(places))
+            return _replace(host, places=tuple(places))
         case Return(lease, count):
             return _returned(given, host, policy, lease, count)
         case Reset():
-            return edit(
-                host, tripped_at=0, cooldown=0, failed_trials=0, failures=0, closed_at=now.at, retry_after_until=0,
-                window_at=now.at, replies=0, errors=0, delay=0, calm=0,
-            )  # fmt: skip
+            return _replace(untripped(host, at), retry_after_until=0, delay=0, calm=0)
         case Trip():
-            return tripped(host, now.at, policy, None, host.failed_trials)
+            return tripped(host, at, policy, failed_trials=host.failed_trials)
+        case Pause(None):
+            return _replace(host, paused_until=-1)
         case Pause(seconds):
-            if seconds is None:
-                return edit(host, paused_until=-1)
-            return edit(host, paused_until=now.at + round(number("seconds", seconds, most=365 * DAY) * SECOND))
+            return _replace(host, paused_until=at + round(number("seconds", seconds, most=365 * DAY) * SECOND))
         case Resume():
-            return edit(host, paused_until=0)
+            return _replace(host, paused_until=0)
         case Override(limits):
             changed(policy, limits)  # raises PolicyError before anything is stored
-            return edit(host, overrides=limits)
+            return _replace(host, overrides=limits)
         case CrawlDelay(seconds, origin, joined):
             return _with_crawl_delay(given, host, seconds or 0.0, origin, joined)
         case Spend(page):
             spending = host.spending(now, policy.calendar)
-            return edit(
-                host,
-                day=spending.charged(1, int(page), now.at),
-                earlier=spending.earlier,
-                jumped_at=spending.jumped_at,
-                requests=host.requests + 1,
-                pages=host.pages + page,
-            )
+            day, earlier, jumped_at = spending.charged(1, int(page), at), spending.earlier, spending.jumped_at
+            requests, pages = host.requests + 1, host.pages + page
+            return _replace(host, day=day, earlier=earlier, jumped_at=jumped_at, requests=requests, pages=pages)
 
 
 def _returned(given: Host, host: Host, policy: Policy, lease: Lease, count: int) -> Host:

@@ -9,6 +9,8 @@ time zone that would make two days overlap counts as a jump.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from curtsy.core.dates import Calendar
@@ -20,6 +22,12 @@ ALIKE = 60
 
 UNKNOWN = -(1 << 40)
 """Impossible offset in seconds, stored after a calendar jump."""
+
+
+@lru_cache(maxsize=4096)
+def shared(number: int) -> int:
+    """Return one shared object for equal numbers, to save memory accesses."""
+    return number
 
 
 class Day(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -61,8 +69,8 @@ class Spending(msgspec.Struct, frozen=True, gc=False):
 
     def charged(self, requests: int, pages: int, at: int) -> Day:
         """Return the day with `requests` and `pages` added at `at`, in microseconds."""
-        day = self.day
-        return Day(day.ends, day.offset, -(-at // SECOND), day.requests + requests, day.pages + pages)
+        day, spent_at = self.day, shared(-(-at // SECOND))
+        return Day(day.ends, day.offset, spent_at, day.requests + requests, day.pages + pages)
 
     def opens_in(self, limit: int, of: str, now: Now) -> float:
         """Return the seconds until fewer than `limit` `requests` or `pages` count, without further charges."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -68,9 +67,9 @@ _NOT_KEPT = frozenset(
         "www-authenticate", "authentication-info", "set-cookie", "set-cookie2",
     }
 )  # fmt: skip
-# RFC 9111, 3.2: fields of the stored, decoded body. A 304 has no body.
-_OF_THE_BODY = frozenset({"content-length", "content-encoding", "content-range", "content-type"})
-_DATES = frozenset({"date", "age"})
+# RFC 9111, 3.2: a 304 does not update the fields of the stored, decoded body.
+_NOT_RENEWED = _NOT_KEPT | {"content-length", "content-encoding", "content-range", "content-type"}
+_NOT_COMPARED = _NOT_RENEWED | {"date", "age"}
 _JUST_ETAG = frozenset({"etag"})
 # RFC 9111, 4.2: zones that make `Expires` invalid, though `http_date()` accepts them.
 _OTHER_ZONES = ("UTC", "utc", "0000")
@@ -332,7 +331,7 @@ def absorb(found: Freshness, request: Request, reply: Reply, now: float) -> Abso
 
 def entry_of(request: Request, reply: Response, now: float) -> Entry | None:
     """Return the entry of a page that came at epoch second `now`; None if it may not be stored."""
-    headers = _kept(reply.headers, _not_kept)
+    headers = _kept(reply.headers, _NOT_KEPT)
     # A redirect that sets a cookie needs it at its target. A cached redirect would lead there without it.
     if 300 < reply.status < 400 and ("location" not in headers or "set-cookie" in reply.headers):
         return None
@@ -359,7 +358,7 @@ def _renew(found: Freshness, request: Request, reply: Response, now: float) -> R
         # A page that is revalidated each time, and never used stale, gains little from a new date: it is written once
         # a day.
         return Leave()
-    renewed = _kept(said, _not_renewed)
+    renewed = _kept(said, _NOT_RENEWED)
     headers = Headers((*(each for each in old.headers if each[0].lower() not in renewed), *renewed.fields))
     entry = _entry(request, old.status, headers, reply, now, old.body_sha256, old.body_size)
     return Drop(old.variant) if entry is None else Refresh(entry)
@@ -376,18 +375,12 @@ def contradicts(reply: Response, entry: Entry) -> bool:
 def _is_known(said: Headers, fields: Fields) -> bool:
     """Return whether a 304 changes no field except dates."""
     index = said.by_name
-    dull, known = _not_compared(index.get("connection")), Headers(fields).by_name
+    dull, known = _NOT_COMPARED.union(_names_in(index.get("connection"))), Headers(fields).by_name
     return all(known.get(name) == value for name, value in index.items() if name not in dull)
 
 
 def _entry(
-    request: Request,
-    status: int,
-    headers: Headers,
-    reply: Response,
-    now: float,
-    body_sha256: str,
-    body_size: int,
+    request: Request, status: int, headers: Headers, reply: Response, now: float, body_sha256: str, body_size: int
 ) -> Entry | None:
     """Return the entry that `headers` describe, with the times of `reply`; None if they forbid storage."""
     field, came = headers.by_name.get, reply.headers.by_name.get
@@ -443,30 +436,12 @@ def _lifetime(said: Directives, expires: str | None, status: int, date: float, m
     return 0.0
 
 
-def _kept(headers: Headers, not_kept: Callable[[str | None], frozenset[str]]) -> Headers:
-    """Return the fields that may be stored."""
-    kept = headers.without(not_kept(headers.by_name.get("connection")))
+def _kept(headers: Headers, not_kept: frozenset[str]) -> Headers:
+    """Return the fields that may be stored: without `not_kept`, and without those that `Connection` names."""
+    kept = headers.without(not_kept.union(_names_in(headers.by_name.get("connection"))))
     if "".join(map("".join, kept.fields)).isascii():
         return kept
     return Headers(each for each in kept.fields if _is_text("".join(each)))
-
-
-@remember_short(64)
-def _not_kept(connection: str | None) -> frozenset[str]:
-    """Return the names of fields that are never stored, and of those that `Connection` names."""
-    return _NOT_KEPT.union(_names_in(connection))
-
-
-@remember_short(64)
-def _not_renewed(connection: str | None) -> frozenset[str]:
-    """Return the names of fields that a 304 does not update."""
-    return _not_kept(connection) | _OF_THE_BODY
-
-
-@remember_short(64)
-def _not_compared(connection: str | None) -> frozenset[str]:
-    """Return the names of fields that are ignored when a 304 is compared with the copy."""
-    return _not_renewed(connection) | _DATES
 
 
 @remember_short(64)  # the same on all pages of a site

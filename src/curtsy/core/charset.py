@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Iterator
 
 PRESCAN = 1024
 """Bytes searched for a declaration (HTML Standard, 13.2.3.2)."""
@@ -119,15 +120,19 @@ def octets(body: bytes, content_type: str | None, most: int) -> tuple[str, str]:
     rest = memoryview(body)[begin:]
     if codec == "utf-8":
         return str(rest[:most], "latin-1"), codec
-    decoder, parts, length = codecs.getincrementaldecoder(codec)("replace"), [], 0
-    for place in range(0, len(rest), _CHUNK):
-        chunk = bytes(rest[place : place + _CHUNK])
-        part = decoder.decode(chunk, place + _CHUNK >= len(rest)).encode("utf-8", "replace").decode("latin-1")
-        parts.append(part)
-        length += len(part)
+    parts, length = [], 0
+    for text in codecs.iterdecode(_chunks(rest), codec, "replace"):
+        parts.append(text.encode("utf-8", "replace").decode("latin-1"))
+        length += len(parts[-1])
         if length >= most:
             break
     return "".join(parts)[:most], codec
+
+
+def _chunks(body: bytes | memoryview) -> Iterator[bytes]:
+    """Yield a body in parts: decoded as a whole, it takes up to four times the memory."""
+    for place in range(0, len(body), _CHUNK):
+        yield bytes(body[place : place + _CHUNK])
 
 
 def _encoding(body: bytes, content_type: str | None) -> tuple[str, int]:
@@ -202,12 +207,10 @@ def detect(body: bytes) -> str:
 
 
 def _is_utf_8(body: bytes) -> bool:
-    """Return whether a body is valid UTF-8. Decoding in parts avoids four times the memory."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
+    """Return whether a body is valid UTF-8."""
     try:
-        for place in range(0, len(body), _CHUNK):
-            decoder.decode(body[place : place + _CHUNK])
-        decoder.decode(b"", final=True)
+        for _ in codecs.iterdecode(_chunks(body), "utf-8"):
+            pass
     except UnicodeDecodeError:
         return False
     return True

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Generator
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -15,6 +16,8 @@ from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord
 from curtsy.core.rules import Known
 from curtsy.core.secrets import masked_repr
+
+Result = TypeVar("Result")
 
 
 class FetchRequest(msgspec.Struct, frozen=True):
@@ -48,10 +51,14 @@ class FetchRequest(msgspec.Struct, frozen=True):
 class World(Protocol):
     """Context of a flow: settings, clocks and random numbers."""
 
-    @property
-    def policies(self) -> Policies:
-        """Policies in force."""
-        ...
+    cache_mode: Mode
+    """Use of cached pages."""
+
+    stale_if_error: float
+    """Seconds beyond its lifetime for which a cached page may replace a failed reply."""
+
+    max_retries: int | None
+    """Most retries, instead of the policies' setting; None: the policies decide."""
 
     @property
     def has_cache(self) -> bool:
@@ -59,18 +66,8 @@ class World(Protocol):
         ...
 
     @property
-    def cache_mode(self) -> Mode:
-        """Use of cached pages."""
-        ...
-
-    @property
-    def stale_if_error(self) -> float:
-        """Seconds beyond its lifetime for which a cached page may replace a failed reply."""
-        ...
-
-    @property
-    def max_retries(self) -> int | None:
-        """Most retries, instead of the policies' setting; None: the policies decide."""
+    def policies(self) -> Policies:
+        """Policies in force."""
         ...
 
     def refused_address(self, url: Url) -> str | None:
@@ -280,3 +277,6 @@ Effect = (
     Enter | Send | PutBack | Settle | Recall | Keep | Remember | Claim | Hold | Learn | Release | Amend | MayRetry
     | Later | Tell
 )  # fmt: skip
+
+Flow = Generator[Effect, Any, Result]
+"""Generator that yields effects and returns a result."""

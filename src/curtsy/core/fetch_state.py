@@ -1,20 +1,17 @@
-"""State of a fetch, and the steps that pages and robots.txt have in common."""
+"""State of a fetch, with the steps that pages and robots.txt have in common, and its result."""
 
 from __future__ import annotations
 
-from base64 import b64encode
-from collections.abc import Generator
 from functools import lru_cache
-from typing import Any
-from urllib.parse import unquote_to_bytes
 
 import msgspec
 
 from curtsy.core import messages
 from curtsy.core.decision import Go, Late, No
-from curtsy.core.effects import Admitted, Effect, Enter, FetchRequest, World
+from curtsy.core.effects import Admitted, Enter, FetchRequest, Flow, World
 from curtsy.core.errors import Reason
 from curtsy.core.message import (
+    NO_HEADERS,
     SECOND,
     Failure,
     Headers,
@@ -23,14 +20,14 @@ from curtsy.core.message import (
     Request,
     Response,
     Url,
-    octets_of,
     parse_url,
 )
-from curtsy.core.outcome import Kind, Outcome
+from curtsy.core.outcome import Kind, Outcome, classify, is_sent
 from curtsy.core.policy import Policies, Policy
-from curtsy.core.record import Share
+from curtsy.core.record import FetchRecord, Share, share_of
+from curtsy.core.result import FetchResult
+from curtsy.core.secrets import mask_url
 
-NOT_ADMITTED = (No, Late)
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 UNSENT = Outcome(Kind.ABANDONED, sent=False)
@@ -39,9 +36,11 @@ UNSENT = Outcome(Kind.ABANDONED, sent=False)
 UNHEARD = Outcome(Kind.ABANDONED)
 """Outcome of a request that the caller stopped waiting for: no evidence about the host."""
 
-
 NO_TIME = 0.05
 """Seconds before a deadline from which on a timeout is the deadline's: timers fire slightly early."""
+
+PROXY_REST = 60.0
+"""Seconds until a retry through a failed proxy makes sense."""
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
@@ -56,9 +55,6 @@ class Again(msgspec.Struct, frozen=True, gc=False):
     """Signal to start over: the rules expired or the settings changed during the wait."""
 
 
-AGAIN = Again()
-
-
 class FetchState(msgspec.Struct):
     """Progress of one fetch."""
 
@@ -69,17 +65,14 @@ class FetchState(msgspec.Struct):
     """Policies in force at the start, or at the last start over."""
 
     url: Url | None = None
-    tries: int = 0
-    """Tries of all pages, with or without a request sent."""
+    has_tried: bool = False
+    """True after the first try of a page, with or without a request sent."""
 
     attempts: int = 0
     """Requests sent for pages."""
 
     retries: int = 0
     """Requests among `attempts` that were retries."""
-
-    again: int = 0
-    """Tries of the last page after the first."""
 
     page_tries: int = 0
     """Tries of the current page. A start over keeps this and `page_sent` (True if a request was sent for the page)."""
@@ -115,23 +108,8 @@ class FetchState(msgspec.Struct):
     def leave_host(self) -> None:
         """Record the traffic to this host before a redirect to another host."""
         assert self.url is not None
-        before = self.elsewhere
-        share = Share(
-            self.url.domain,
-            self.attempts - sum(each.attempts for each in before),
-            self.retries - sum(each.retries for each in before),
-            self.robots_requests - sum(each.robots_requests for each in before),
-            self.bytes - sum(each.bytes for each in before),
-        )
-        self.elsewhere = (*before, share)
+        self.elsewhere = (*self.elsewhere, share_of(self, self.url.domain, self.elsewhere))
         self.go = None  # the remaining budget belongs to the old host
-
-    def patience(self) -> float | None:
-        """Return the seconds to wait in a queue; None: no limit. Before the first try `max_wait` applies, too."""
-        left, max_wait = self.left(), self.ask.max_wait
-        if max_wait is None or self.tries:
-            return left
-        return max_wait if left is None else min(left, max_wait)
 
     def left(self) -> float | None:
         """Return the seconds until the deadline; None without a deadline."""
@@ -139,47 +117,131 @@ class FetchState(msgspec.Struct):
             return None
         return max(0.0, self.began + self.ask.deadline - self.world.now())
 
+    def patience(self) -> float | None:
+        """Return the seconds to wait in a queue; None: no limit. Before the first try `max_wait` applies, too."""
+        left, max_wait = self.left(), self.ask.max_wait
+        if max_wait is None or self.has_tried:
+            return left
+        return max_wait if left is None else min(left, max_wait)
 
-def is_another(policies: Policies, url: Url, policy: Policy) -> bool:
-    """Return whether the policy for a URL's host differs from `policy`."""
-    present = policies.of(url.domain)
-    return present is not policy and present != policy
+    def timeout(self, seconds: float) -> float:
+        """Return the timeout of a request in seconds, limited to the time left and at least 1 ms."""
+        left = self.left()
+        return seconds if left is None else min(seconds, max(left, 0.001))
 
+    def has_another(self, url: Url, policy: Policy) -> bool:
+        """Return whether the policy in force for a URL's host differs from `policy`."""
+        present = self.world.policies.of(url.domain)
+        return present is not policy and present != policy
 
-def entrance(
-    url: Url,
-    policy: Policy,
-    state: FetchState,
-    *,
-    page: bool = False,
-    robots: bool = False,
-    first: bool = False,
-    crawl_delay: float = 0.0,
-    guest: bool = False,
-) -> Enter | Late:
-    """Return the effect that admits a request; `Late` if the deadline has passed.
+    def own_headers(self, headers: Headers, url: Url) -> Headers:
+        """Return the caller's headers with User-Agent and, if the URL has credentials, Authorization."""
+        if "user-agent" not in headers:
+            headers = _with_agent(headers.fields, self.policies.user_agent)
+        if url.credentials and "authorization" not in headers:
+            return Headers((*headers.fields, ("Authorization", url.authorization)))
+        return headers
 
-    `first`: it goes before the whole queue, which waits for its result. `guest`: another site's robots.txt redirects
-    here.
-    """
-    if state.left() == 0:
-        return Late(0.0)
-    return Enter(
-        policy.key_for(url.domain), policy, page, robots, state.patience(), url.domain,
-        round(crawl_delay * SECOND) if crawl_delay else 0,
-        # After a start over a request keeps its position in the queue.
-        -1.0 if first else state.began if state.had_its_turn else None,
-        state.is_foreign or guest, guest,
-    )  # fmt: skip
+    def agent_of(self, request: Request) -> str:
+        """Return the user agent of a request."""
+        return request.headers.get("user-agent") or self.policies.user_agent
 
+    def admission(
+        self,
+        url: Url,
+        policy: Policy,
+        *,
+        page: bool = False,
+        robots: bool = False,
+        first: bool = False,
+        crawl_delay: float = 0.0,
+        guest: bool = False,
+    ) -> Flow[Admitted | No | Late]:
+        """Ask the gate for admission, and count the seconds waited.
 
-def admission(enter: Enter | Late, state: FetchState) -> Generator[Effect, Any, Admitted | No | Late]:
-    """Ask the gate for admission, and count the seconds waited."""
-    world = state.world
-    began = world.now()
-    ticket: Admitted | No | Late = enter if isinstance(enter, Late) else (yield enter)
-    state.waited += world.now() - began if isinstance(ticket, NOT_ADMITTED) else ticket.waited
-    return ticket
+        `first`: the request goes before the whole queue, which waits for its result. `guest`: another site's robots.txt
+        redirects here.
+        """
+        if self.left() == 0:
+            return Late(0.0)
+        began = self.world.now()
+        ticket: Admitted | No | Late = yield Enter(
+            policy.key_for(url.domain), policy, page, robots, self.patience(), url.domain,
+            round(crawl_delay * SECOND) if crawl_delay else 0,
+            # After a start over a request keeps its position in the queue.
+            -1.0 if first else self.began if self.had_its_turn else None,
+            self.is_foreign or guest, guest,
+        )  # fmt: skip
+        self.waited += self.world.now() - began if isinstance(ticket, No | Late) else ticket.waited
+        return ticket
+
+    def is_cut_off(self, reply: Reply) -> bool:
+        """Return whether a timeout was the caller's deadline, and not the host's fault."""
+        if not isinstance(reply, Failure) or reply.reason is not Reason.TIMEOUT:
+            return False
+        left = self.left()
+        return left is not None and left < NO_TIME
+
+    def outcome(self, reply: Reply, *, robots: bool = False, guest: bool = False) -> Outcome:
+        """Return the consequences of a reply for its host: none if the caller's deadline cut it off."""
+        if self.is_cut_off(reply):
+            return UNHEARD if is_sent(reply) else UNSENT
+        return classify(reply, self.world.epoch(), robots=robots, foreign=self.is_foreign or guest)
+
+    def result(self, end: Reply | Refusal) -> FetchResult:
+        """Return the result for the caller, with the record of the fetch."""
+        ask, url, asked = self.ask, self.url, parse_url(self.ask.url)
+        status: int | None = None
+        reason: Reason | None = None
+        message = cause = ""
+        retry_after, tries = self.retry_after, max(1, self.page_tries)
+        headers, body = NO_HEADERS, b""
+        match end:
+            case Response() if url is not None:
+                status, headers, body = end.status, end.headers, end.body
+                if not ask.follow and status in REDIRECTS:
+                    if not ask.is_renewal:
+                        reason, message = Reason.REDIRECTED, messages.redirected(url, status)
+                elif not 200 <= status < 300:
+                    reason, cause = Reason.HTTP_STATUS, f"status {status}{messages.tries(tries)}"
+                    message = messages.bad_status(url, status, retry_after, tries, self.asked_for)
+            case Refusal():
+                reason, message, retry_after = end.reason, end.message, end.retry_after
+            case Failure() if url is not None:
+                status, reason, cause = end.status, end.reason, mask_url(end.detail)
+                message = messages.failed(url, end, tries)
+                if end.ended_at_proxy and not end.is_lasting:
+                    retry_after = PROXY_REST
+        message = mask_url(message)
+        shown = asked.text if isinstance(asked, Url) else messages.given(asked)
+        final = shown if url is None else url.text
+        record = FetchRecord(
+            url=shown,
+            final_url=final,
+            domain="" if url is None else url.domain,
+            method=ask.method.upper(),
+            status=status,
+            reason=None if reason is None else reason.value,
+            attempts=self.attempts,
+            retries=self.retries,
+            waited=self.waited,
+            took=self.world.now() - self.began,
+            bytes=self.bytes,
+            cache=self.cache,
+            robots_line=self.robots_line,
+            requests_left=None if self.go is None else self.go.requests_left,
+            pages_left=None if self.go is None else self.go.pages_left,
+            retry_after=retry_after,
+            at=self.world.epoch(),
+            latency=self.latency,
+            robots_requests=self.robots_requests,
+            elsewhere=self.elsewhere,
+            message=message,
+        )
+        return FetchResult(
+            reason is None, shown, final, status, reason, message, retry_after, headers, body,
+            self.cache is not None, record, self.next_in, self.redirected_by, cause,
+        )  # fmt: skip
 
 
 def not_admitted(url: Url, policy: Policy, answer: No | Late) -> Refusal:
@@ -187,19 +249,6 @@ def not_admitted(url: Url, policy: Policy, answer: No | Late) -> Refusal:
     if isinstance(answer, Late):
         return Refusal(Reason.DEADLINE, messages.late(url, answer.needed), answer.needed)
     return Refusal(answer.reason, messages.refused(url, policy, answer), answer.retry_after)
-
-
-def is_cut_off(reply: Reply, state: FetchState) -> bool:
-    """Return whether a timeout was the caller's deadline, and not the host's fault."""
-    if not isinstance(reply, Failure) or reply.reason is not Reason.TIMEOUT:
-        return False
-    left = state.left()
-    return left is not None and left < NO_TIME
-
-
-def shorter(timeout: float, left: float | None) -> float:
-    """Return the timeout of a request in seconds, limited to the time left and at least 1 ms."""
-    return timeout if left is None else min(timeout, max(left, 0.001))
 
 
 def redirect_target(url: Url, reply: Response) -> Url | InvalidUrl | None:
@@ -216,27 +265,6 @@ def redirect_target(url: Url, reply: Response) -> Url | InvalidUrl | None:
     if isinstance(target, Url) and target.credentials is not None:
         return msgspec.structs.replace(target, credentials=None)
     return target
-
-
-def agent_of(request: Request, state: FetchState) -> str:
-    """Return the user agent of a request."""
-    return request.headers.get("user-agent") or state.policies.user_agent
-
-
-def agent_only(headers: Headers) -> tuple[tuple[str, str], ...]:
-    """Return the User-Agent field alone."""
-    return tuple(each for each in headers.fields if each[0].lower() == "user-agent")
-
-
-def own_headers(headers: Headers, url: Url, policies: Policies) -> Headers:
-    """Return the caller's headers with User-Agent and, if the URL has credentials, Authorization."""
-    if "user-agent" not in headers:
-        headers = _with_agent(headers.fields, policies.user_agent)
-    if url.credentials and "authorization" not in headers:
-        name, _, password = octets_of(url.credentials).partition(b":")
-        secret = unquote_to_bytes(name) + b":" + unquote_to_bytes(password)
-        return Headers((*headers.fields, ("Authorization", "Basic " + b64encode(secret).decode())))
-    return headers
 
 
 @lru_cache(maxsize=256)  # most fetches of a program have the same headers

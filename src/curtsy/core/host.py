@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import lru_cache
 from typing import ClassVar, Self
 
 import msgspec
 
 from curtsy.core import breaker, budget
-from curtsy.core.budget import ALIKE, UNKNOWN, Day, Spending
+from curtsy.core.budget import ALIKE, UNKNOWN, Day, Spending, shared
 from curtsy.core.dates import Calendar
 from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import TOKEN, Policy
@@ -203,41 +202,30 @@ class Host(Record, frozen=True, tag="host"):
         later, earlier = (ours, self) if is_later else (self, ours)
         both_sent = ours.serial != was.serial and self.serial != was.serial
         open_longer = max(self, ours, key=lambda each: (each.tripped_at != 0, each.tripped_at + each.cooldown))
-        rests_longer = (
-            ours if ours.retry_after_until == _latest(self.retry_after_until, ours.retry_after_until) else self
-        )
+        rest_until = _latest(self.retry_after_until, ours.retry_after_until)
+        rests_longer = ours if ours.retry_after_until == rest_until else self
         *before, day = (None, None, *budget.joined(self.days, ours.days, was.days))
         return msgspec.structs.replace(
             self,
+            **{name: _latest(getattr(self, name), getattr(ours, name)) for name in _LATEST},
+            **{name: max(getattr(self, name), getattr(ours, name)) for name in _LARGEST},
+            **{name: getattr(self, name) + getattr(ours, name) - getattr(was, name) for name in _ADDED},
             sent_at=later.sent_at,
             roll=later.roll if not both_sent else max(self.roll, ours.roll),
             spent=later.spent + (earlier.spent if both_sent else 0),
             recent=tuple(sorted((*self.recent, *(Counter(ours.recent) - Counter(was.recent)).elements()))),
-            serial=max(self.serial, ours.serial),
             places=(*(place for place in self.places if place.number not in gone), *new),
             earlier=before[-1],
             day=day,
-            jumped_at=_latest(self.jumped_at, ours.jumped_at),
             retry_after_until=rests_longer.retry_after_until,
             told_at=rests_longer.told_at,
-            delay=max(self.delay, ours.delay),
-            backed_off_at=_latest(self.backed_off_at, ours.backed_off_at),
-            latency=max(self.latency, ours.latency),
-            crawl_delay=max(self.crawl_delay, ours.crawl_delay),
             delays=with_delays(self.delays, ours.delays),
-            failures=max(self.failures, ours.failures),
             tripped_at=open_longer.tripped_at,
             cooldown=open_longer.cooldown,
-            failed_trials=max(self.failed_trials, ours.failed_trials),
             paused_until=min(self.paused_until, ours.paused_until, 0) or max(self.paused_until, ours.paused_until),
             overrides=self.overrides if ours.overrides == was.overrides else ours.overrides,
-            requests=self.requests + ours.requests - was.requests,
-            pages=self.pages + ours.pages - was.pages,
-            trips=self.trips + ours.trips - was.trips,
             guests=self.guests + ours.guests - was.guests if ours.guests_until == was.guests_until else ours.guests,
-            guests_until=_latest(self.guests_until, ours.guests_until),
             status=later.status,
-            written_at=max(self.written_at, ours.written_at),
         )
 
     def is_behind(self, known: Self) -> bool:
@@ -274,24 +262,32 @@ class Host(Record, frozen=True, tag="host"):
         return max(0, host.tripped_at + host.cooldown - now.at) / SECOND if host.tripped_at else 0.0
 
 
+_LATEST = ("jumped_at", "backed_off_at", "guests_until")
+_LARGEST = ("serial", "delay", "latency", "crawl_delay", "failures", "failed_trials", "written_at")
+_ADDED = ("requests", "pages", "trips")
+"""Fields of two records that `joined()` joins: the later instant, the larger value, the sum of all changes."""
+
+_INSTANTS = (
+    "sent_at", "retry_after_until", "told_at", "backed_off_at", "tripped_at", "closed_at", "window_at", "guests_until",
+    "jumped_at",
+)  # fmt: skip
+"""Fields that are instants of the store's clock; 0 means never."""
+
+
 def _latest(one: int, other: int) -> int:
     """Return the later of two instants; 0 means never. Instants before the present boot are negative."""
     return max(one, other) if one and other else one or other
 
 
-def offset_at(now: Now) -> int:
+def offset_at(now: Now, known: int = 0) -> int:
     """Return how far the calendar is ahead of the clock, in microseconds, to the millisecond.
 
     The low resolution gives very many hosts the same number. It is rounded up: after a reboot the last departure then
-    seems later than it was, never earlier.
+    seems later than it was, never earlier. `known` is an earlier result, usually the same.
     """
+    if 0 <= known + now.at - now.epoch < CLOSE:
+        return known
     return shared(-((now.at - now.epoch) // CLOSE) * CLOSE)
-
-
-@lru_cache(maxsize=4096)
-def shared(number: int) -> int:
-    """Return one shared object for equal numbers, to save memory accesses."""
-    return number
 
 
 def fresh(now: Now) -> Host:
@@ -317,24 +313,16 @@ def in_time(host: Host, now: Now) -> Host:
 
     return msgspec.structs.replace(
         host,
+        **{name: moved(getattr(host, name)) for name in _INSTANTS},
         boot=now.boot,
         offset=offset_at(now),
-        sent_at=moved(host.sent_at),
         recent=tuple(moved(each) for each in host.recent),
         places=tuple(Place(each.number, moved(each.left_at), moved(each.until)) for each in host.places),
-        retry_after_until=moved(host.retry_after_until),
-        told_at=moved(host.told_at),
-        backed_off_at=moved(host.backed_off_at),
-        tripped_at=moved(host.tripped_at),
-        closed_at=moved(host.closed_at),
-        window_at=moved(host.window_at),
-        guests_until=moved(host.guests_until),
         # A negative value would mean "until resumed"; 1 is equally past.
         paused_until=host.paused_until if host.paused_until <= 0 else max(1, moved(host.paused_until)),
         written_at=at,
         earlier=_day_moved(host, host.earlier, shift, ahead, now),
         day=_day_moved(host, host.day, shift, ahead, now),
-        jumped_at=moved(host.jumped_at),
     )
 
 

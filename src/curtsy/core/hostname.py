@@ -13,7 +13,7 @@ MAX_HOST, MAX_LABEL = 1024, 63
 
 _JOINERS = "\u200c\u200d"
 _HOST = re.compile(r"[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
-_IPV4_PART = re.compile(r"0x(?P<hex>[0-9a-f]*)|0(?P<octal>[0-7]+)|0|[1-9][0-9]*")
+_IPV4 = re.compile(r"(?:(?:0x[0-9a-f]*|0[0-7]*|[1-9][0-9]*)(?:\.|\Z)){1,4}(?<!\.)")
 
 
 def canonical_host(host: str) -> str | None:
@@ -70,18 +70,13 @@ def _punycode(host: str) -> str | None:
 
 def _ipv4(host: str) -> str | None:
     """Parse an IPv4 address in any form that resolvers accept (`127.1`, `0x7f.0.0.1`), by WHATWG URL; else None."""
-    numbers = []
-    for part in host.split("."):
-        found = _IPV4_PART.fullmatch(part)  # int() alone would accept 1_0 and 0o7
-        if found is None:
-            return None
-        if found["hex"] is not None:
-            numbers.append(int(found["hex"] or "0", 16))
-        elif found["octal"] is not None:
-            numbers.append(int(found["octal"], 8))
-        else:
-            numbers.append(int(part[:11]))
-    if len(numbers) > 4 or any(number > 255 for number in numbers[:-1]) or numbers[-1] >= 256 ** (5 - len(numbers)):
+    if not _IPV4.fullmatch(host):  # int() alone would accept 1_0 and 0o7
+        return None
+    numbers = [
+        int(part[2:] or "0", 16) if part.startswith("0x") else int(part, 8 if part.startswith("0") else 10)
+        for part in host.split(".")
+    ]
+    if any(number > 255 for number in numbers[:-1]) or numbers[-1] >= 256 ** (5 - len(numbers)):
         return None
     value = numbers[-1] + sum(number << 8 * (3 - place) for place, number in enumerate(numbers[:-1]))
     return str(ipaddress.IPv4Address(value))

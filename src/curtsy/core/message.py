@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Set, ValuesView
 from dataclasses import field
 from functools import lru_cache
 from typing import NewType, TypeVar, overload
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
@@ -70,6 +72,12 @@ class Url(msgspec.Struct, frozen=True):
         if self.credentials is None:
             return self.text
         return f"{self.scheme}://{self.credentials}@{self.domain}{self.target}"
+
+    @property
+    def authorization(self) -> str:
+        """Value of the Authorization header for the credentials (RFC 7617)."""
+        name, _, password = octets_of(self.credentials or "").partition(b":")
+        return "Basic " + b64encode(unquote_to_bytes(name) + b":" + unquote_to_bytes(password)).decode()
 
 
 class InvalidUrl(msgspec.Struct, frozen=True):
@@ -376,12 +384,9 @@ class Headers(Mapping[str, str]):
 
     def without(self, names: Set[str]) -> Headers:
         """Return the headers without these lower-case names."""
-        index = self.by_name
-        if names.isdisjoint(index):
+        if names.isdisjoint(self.by_name):
             return self
-        rest = Headers(each for each in self.fields if each[0].lower() not in names)
-        rest._known = {name: value for name, value in index.items() if name not in names}
-        return rest
+        return Headers(each for each in self.fields if each[0].lower() not in names)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name.lower() in self.by_name

@@ -333,28 +333,19 @@ def _describe_status(status: int) -> Description:
 
 def because(name: str, policy: Policy, host: Host | None = None) -> str:
     """Describe the cause of a wait; the names are those of `Wait.because`."""
-    match name:
-        case "rate":
-            return f"the rate of {policy.qps or 0:g} requests per second"
-        case "pause":
-            return f"the random pause of {policy.pause_min:g} to {policy.pause_max:g} s between two requests"
-        case "delay":
-            return f"the delay of {policy.delay:g} s between two requests"
-        case "crawl_delay":
-            delay = "" if host is None else f" of {host.crawl_delay / SECOND:g} s"
-            return f"the Crawl-delay{delay} of its robots.txt"
-        case "adapted":
-            return "its pace, slowed down after a 429"
-        case "slow_site":
-            return "its pace, slowed down because it answers slowly"
-        case "rest":
-            return "its Retry-After, or the delay after a failure"
-        case "in_flight":
-            return "another request to it, which is in flight"
-        case "trial":
-            return "the trial request that tests whether it works again"
-        case _:
-            return name
+    delay = "" if host is None else f" of {host.crawl_delay / SECOND:g} s"
+    causes = {
+        "rate": f"the rate of {policy.qps or 0:g} requests per second",
+        "pause": f"the random pause of {policy.pause_min:g} to {policy.pause_max:g} s between two requests",
+        "delay": f"the delay of {policy.delay:g} s between two requests",
+        "crawl_delay": f"the Crawl-delay{delay} of its robots.txt",
+        "adapted": "its pace, slowed down after a 429",
+        "slow_site": "its pace, slowed down because it answers slowly",
+        "rest": "its Retry-After, or the delay after a failure",
+        "in_flight": "another request to it, which is in flight",
+        "trial": "the trial request that tests whether it works again",
+    }
+    return causes.get(name, name)
 
 
 def pace(policy: Policy) -> str:

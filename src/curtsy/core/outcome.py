@@ -64,6 +64,13 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     foreign: bool = False
     """True if a redirect from another registered domain led to the host. The breaker then ignores the reply (C22)."""
 
+    @property
+    def is_free(self) -> bool:
+        """True if the request costs no budget: it was not sent, or its page is unchanged (B5)."""
+        return not self.sent or self.kind is Kind.NOT_MODIFIED
+
+
+_KINDS = {304: Kind.NOT_MODIFIED, 403: Kind.BLOCKED, 429: Kind.SLOWED}
 
 _NOT_OURS = frozenset({Reason.ADDRESS_REFUSED, Reason.INVALID_URL, Reason.CLOSED, Reason.DEADLINE})
 """Failures that say nothing about the host, because curtsy did not contact it or did not wait for it."""
@@ -79,23 +86,11 @@ def classify(reply: Reply, epoch: float, *, robots: bool = False, foreign: bool 
     4xx but 429 is a plain answer, because an absent file is not a block.
     """
     if isinstance(reply, Failure):
-        sent = reply.sent_ago is not None
-        if reply.reason in _NOT_OURS or reply.ended_at_proxy:
-            return Outcome(Kind.ABANDONED, sent=sent)
-        if reply.is_answer:  # equivalent to a 400; the host did work although no request was written
-            return Outcome(Kind.ANSWERED, foreign=foreign)
-        # An answer that exceeds the size limit, or that cannot be written to disk, is still an answer of the site.
-        kind = Kind.ANSWERED if reply.reason in (Reason.TOO_LARGE, Reason.NOT_WRITTEN) else Kind.FAILED
-        return Outcome(kind, reply.status or 0, sent=sent, sent_ago=reply.sent_ago, foreign=foreign)
+        return _classify_failure(reply, foreign)
     status, headers = reply.status, reply.headers
-    if status == 304:
-        kind = Kind.NOT_MODIFIED
-    elif status == 429:
-        kind = Kind.SLOWED
-    elif status == 403 and not robots:
-        kind = Kind.BLOCKED
-    else:
-        kind = Kind.FAILED if status >= 500 else Kind.ANSWERED
+    kind = _KINDS.get(status, Kind.FAILED if status >= 500 else Kind.ANSWERED)
+    if kind is Kind.BLOCKED and robots:
+        kind = Kind.ANSWERED
     after = quota = None
     if kind in (Kind.SLOWED, Kind.FAILED, Kind.BLOCKED):
         after = retry_after(headers, epoch)
@@ -103,16 +98,19 @@ def classify(reply: Reply, epoch: float, *, robots: bool = False, foreign: bool 
         quota = retry_after(headers, epoch)  # RFC 9110, 10.2.3
     if after is None and quota is None:  # Retry-After takes precedence
         quota = exhausted_for(headers, epoch)
-    return Outcome(
-        kind,
-        status,
-        page=200 <= status < 300 and bool(reply.body or reply.wire_bytes) and not robots,
-        retry_after=after,
-        quota=quota,
-        latency=reply.latency,
-        sent_ago=reply.sent_ago,
-        foreign=foreign,
-    )
+    is_page = 200 <= status < 300 and bool(reply.body or reply.wire_bytes) and not robots
+    return Outcome(kind, status, True, is_page, after, 0.0, quota, reply.latency, reply.sent_ago, foreign)
+
+
+def _classify_failure(reply: Failure, foreign: bool) -> Outcome:
+    sent = reply.sent_ago is not None
+    if reply.reason in _NOT_OURS or reply.ended_at_proxy:
+        return Outcome(Kind.ABANDONED, sent=sent)
+    if reply.is_answer:  # equivalent to a 400; the host did work although no request was written
+        return Outcome(Kind.ANSWERED, foreign=foreign)
+    # An answer that exceeds the size limit, or that cannot be written to disk, is still an answer of the site.
+    kind = Kind.ANSWERED if reply.reason in (Reason.TOO_LARGE, Reason.NOT_WRITTEN) else Kind.FAILED
+    return Outcome(kind, reply.status or 0, sent=sent, sent_ago=reply.sent_ago, foreign=foreign)
 
 
 def is_sent(reply: Reply) -> bool:
@@ -220,11 +218,8 @@ def _resets(field: str, policies: str | None) -> list[float]:
 def _item(text: str) -> tuple[str, dict[str, int | None]]:
     """Return the name of a structured field's item and its numeric parameters (RFC 9651, 3.1)."""
     name, *parameters = _BETWEEN_SEMICOLONS.findall(text) or [""]
-    said: dict[str, int | None] = {}
-    for each in parameters:
-        key, _, value = each.partition("=")
-        said[key.strip().lower()] = _integer(value)
-    return name.strip(), said
+    pairs = (each.partition("=") for each in parameters)
+    return name.strip(), {key.strip().lower(): _integer(value) for key, _, value in pairs}
 
 
 def _integer(text: str) -> int | None:
@@ -238,9 +233,5 @@ def _integer(text: str) -> int | None:
 
 def _windows(policies: str | None) -> dict[str, int | None]:
     """Return the window in seconds of each limit with a policy (`"default";q=100;w=60`). The first policy counts."""
-    windows: dict[str, int | None] = {}
-    for policy in _BETWEEN_COMMAS.findall(policies or ""):
-        name, said = _item(policy)
-        if said.get("w") is not None:
-            windows.setdefault(name, said["w"])
-    return windows
+    items = [_item(policy) for policy in _BETWEEN_COMMAS.findall(policies or "")]
+    return {name: said["w"] for name, said in reversed(items) if said.get("w") is not None}

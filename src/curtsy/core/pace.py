@@ -45,11 +45,9 @@ def rate_ready(sent_at: int, spent: int, recent: tuple[int, ...], policy: Policy
         burst = int(policy.burst)
         recent = departures(sent_at, spent, recent, burst)
         place = len(recent) + count - burst - 1
-        return (
-            0
-            if place < 0 or not recent
-            else recent[min(place, len(recent) - 1)] - (-burst * policy.interval_ns // 1000)
-        )
+        if place < 0 or not recent:
+            return 0
+        return recent[min(place, len(recent) - 1)] - (-burst * policy.interval_ns // 1000)
     saved = policy.burst_tokens - count * TOKEN
     missing = spent - saved if saved > 0 else spent
     return sent_at if missing <= 0 else sent_at - (-missing * policy.interval_ns // (1000 * TOKEN))

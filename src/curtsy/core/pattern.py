@@ -7,9 +7,11 @@ A site's pattern never becomes a regular expression. A pattern is split at its `
 once, to the right of the one before. The leftmost match leaves the most room, so no backtracking is needed.
 """
 
+from __future__ import annotations
+
 import re
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -133,7 +135,7 @@ class Patterns:
     A rule is identified by its index in the list. The list is not kept: a file of 500 KiB may have 50,000 rules.
     """
 
-    __slots__ = ("_allows", "_index", "_queries", "_query_places", "_query_ranks", "_spells_data", "_twin", "size")
+    __slots__ = ("_allows", "_index", "_queries", "_spells_data", "_twin", "size")
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         plain: dict[str, int] = {}
@@ -154,16 +156,12 @@ class Patterns:
             if "?" in octets and _query_data.search(octets, octets.index("?")):
                 self._spells_data = True
         plain.pop("", None)  # 2.2: an empty pattern matches nothing
-        asking, data = [each for each in plain if "?" in each], [each for each in odd if "?" in each]
-        self._queries = asking + data
-        """Patterns with a query, in canonical octets; `_query_ranks` and `_query_places` have the same order."""
-        self._query_ranks = array("I", [2 * len(each) + self._allows[plain[each]] for each in asking])
-        self._query_ranks.extend(odd[each][0] for each in data)
-        self._query_places = array("I", [plain[each] for each in asking])
-        self._query_places.extend(odd[each][1] for each in data)
+        asking = {each: (2 * len(each) + self._allows[place], place) for each, place in plain.items() if "?" in each}
+        self._queries = asking | {each: rank for each, rank in odd.items() if "?" in each}
+        """Ranks of the patterns with a query, by their canonical octets."""
         self._index = _Index(self._allows, plain, odd)
         self._twin: _Index | None = None
-        queries = 2 * sum(map(len, self._queries)) + 2 * _PER_RULE * len(self._queries)
+        queries = 2 * sum(map(len, self._queries)) + 4 * _PER_RULE * len(self._queries)
         self.size = len(self._allows) + self._index.size + queries
         """Approximate bytes of memory, with all that may be computed later."""
 
@@ -191,11 +189,10 @@ class Patterns:
 
     def _with_plain_queries(self) -> dict[str, _Rank]:
         twins: dict[str, _Rank] = {}
-        for place, rank, octets in zip(self._query_places, self._query_ranks, self._queries, strict=True):
+        for octets, rank in self._queries.items():
             before, _, query = octets.partition("?")
             octets = f"{before}?{_query_data.sub(_decode, query)}"
-            if rank > twins.get(octets, _NO_RULE)[0]:
-                twins[octets] = rank, place
+            twins[octets] = max(rank, twins.get(octets, _NO_RULE), key=itemgetter(0))
         return twins
 
 
@@ -207,7 +204,7 @@ class _Index:
     """
 
     __slots__ = (
-        "_allows", "_beginnings", "_exact", "_heads", "_holding", "_lengths", "_parents", "_places", "size"
+        "_allows", "_beginnings", "_exact", "_heads", "_holding", "_parents", "_places", "size"
     )  # fmt: skip
 
     def __init__(self, allows: bytes, prefixes: dict[str, int], others: dict[str, _Rank]) -> None:
@@ -226,10 +223,9 @@ class _Index:
         self._beginnings = sorted(prefixes | heads)
         # For each prefix, the index of the rule that equals it, or -1.
         self._places = array("i", map(prefixes.get, self._beginnings, repeat(-1)))
-        self._lengths = sorted(set(map(len, self._beginnings)))
         self._heads: dict[str, list[tuple[int, int, str]] | _Wildcards] = {**heads}
         """Wildcard patterns of a prefix: rank, index and the text behind the first star; compiled on first use."""
-        self._parents: dict[int, int] = {}
+        self._parents: array[int] | None = None
         self._holding: dict[int, _Holding] = {}
         memo = 256 * min(_MEMO, len(self._beginnings))
         self.size = _PER_RULE * len(prefixes) + sum(map(len, self._beginnings)) + memo
@@ -237,10 +233,10 @@ class _Index:
         self.size += 2 * sum(map(len, others))
 
     def best(self, path: str) -> _Rank:
-        at = bisect_right(self._beginnings, path) - 1
-        while not path.startswith(self._beginnings[at]):
-            parent = self._parents.get(at)
-            at = self._parent(at) if parent is None else parent
+        beginnings, parents = self._beginnings, self._parents or self._with_parents()
+        at = bisect_right(beginnings, path) - 1
+        while not path.startswith(beginnings[at]):
+            at = parents[at]
         found, octets, wildcards = self._holding.get(at) or self._hold(at)
         exact = self._exact.get(path)
         if exact is not None and exact[0] > found[0]:
@@ -260,26 +256,20 @@ class _Index:
                     break
         return found
 
-    def _parent(self, at: int) -> int:
-        """Return the index of the longest other prefix of the prefix at `at`, and cache it."""
-        beginnings, lengths = self._beginnings, self._lengths
-        beginning = beginnings[at]
-        shorter = bisect_left(lengths, len(beginning))
-        parent = at
-        while True:
-            shorter -= 1
-            wanted = beginning[: lengths[shorter]]
-            parent = bisect_left(beginnings, wanted, 0, parent)
-            if beginnings[parent] == wanted:
-                break
-        if len(self._parents) >= _MEMO:
-            self._parents.clear()
-        self._parents[at] = parent
-        return parent
+    def _with_parents(self) -> array[int]:
+        """Return for each prefix the index of the longest other prefix that it begins with; computed on first use."""
+        beginnings, parents, above = self._beginnings, array("I", [0]), [0]  # the first prefix is empty
+        for at in range(1, len(beginnings)):
+            while not beginnings[at].startswith(beginnings[above[-1]]):
+                above.pop()
+            parents.append(above[-1])
+            above.append(at)
+        self._parents = parents
+        return parents
 
     def _hold(self, at: int) -> _Holding:
         """Return the candidates for all paths with the prefix at `at`, and cache them."""
-        found, octets, key = _NO_RULE, 0, at
+        found, octets, key, parents = _NO_RULE, 0, at, self._parents or self._with_parents()
         wildcards: list[_Wildcards] = []
         while True:
             prefix, place = self._beginnings[at], self._places[at]
@@ -292,7 +282,7 @@ class _Index:
                 octets += patterns[1]
             if not prefix:
                 break
-            at = self._parent(at)
+            at = parents[at]
         if len(self._holding) >= _MEMO:
             self._holding.clear()
         holding = self._holding[key] = found, octets, wildcards

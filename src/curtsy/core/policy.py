@@ -241,7 +241,7 @@ class Policy:
         derive(self, "robots_lease", self.robots_timeout + min(5.0, max(1.0, self.robots_timeout / 2)))
         longest = max(interval, self.pause_us + self.pause_span_us, self.delay_us)
         derive(self, "rested_us", math.inf if self.strategy == "sliding_window" else longest + SECOND)
-        derive(self, "floor_us", max(interval if self.burst_tokens == TOKEN else 0, math.ceil(self.delay * SECOND)))
+        derive(self, "floor_us", max(interval if self.burst_tokens == TOKEN else 0, self.delay_us))
         derive(self, "calendar", calendar(self.timezone))
         derive(self, "target_us", round(self.target_latency * SECOND))
 

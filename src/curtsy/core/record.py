@@ -72,6 +72,12 @@ class Share(msgspec.Struct, frozen=True, gc=False):
     bytes: int
 
 
+def share_of(fetch: Any, domain: str, others: tuple[Share, ...]) -> Share:
+    """Return the share of a domain: the counts of a fetch without those of the `others`."""
+    counts = ("attempts", "retries", "robots_requests", "bytes")
+    return Share(domain, *(getattr(fetch, name) - sum(getattr(each, name) for each in others) for name in counts))
+
+
 class FetchRecord(StatsFields, frozen=True, gc=False):
     """One fetch as a flat record, the input of log, metrics and statistics. Durations are seconds."""
 
@@ -130,15 +136,7 @@ class FetchRecord(StatsFields, frozen=True, gc=False):
 
     def shares(self) -> tuple[Share, ...]:
         """Return the part of each host: first the final host, then the hosts that redirected."""
-        others = self.elsewhere
-        own = Share(
-            self.domain,
-            self.attempts - sum(each.attempts for each in others),
-            self.retries - sum(each.retries for each in others),
-            self.robots_requests - sum(each.robots_requests for each in others),
-            self.bytes - sum(each.bytes for each in others),
-        )
-        return own, *others
+        return share_of(self, self.domain, self.elsewhere), *self.elsewhere
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON values. `elsewhere` and `message` are omitted if empty."""

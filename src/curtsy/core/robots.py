@@ -198,14 +198,20 @@ class Robots:
     _records: dict[str, list[list[_Record]]]
     _remarks: list[ParseWarning]
     _books: dict[str, "AgentRules"] = field(default_factory=dict)
-    _books_by_agent: dict[str, "AgentRules"] = field(default_factory=dict)
 
     def verdict(self, user_agent: str, url: str) -> Verdict:
         """Return whether the agent may fetch the URL, and the deciding line.
 
         The URL may be complete or only a path. Rules apply to path and query.
         """
-        return (self._books_by_agent.get(user_agent) or self._book(user_agent)).verdict(url)
+        book = self._books.get(user_agent)
+        if book is None:
+            if len(self._books) >= MAX_AGENTS:
+                self._books.clear()
+            key = self._key(user_agent)
+            groups, records = self._groups.get(key, []), self._records.get(key, [])
+            book = self._books[user_agent] = AgentRules(groups, records, self.sitemaps, self._lines)
+        return book.verdict(url)
 
     def crawl_delay(self, user_agent: str) -> float | None:
         """Return the seconds between two requests of the agent; the longest, if several lines apply.
@@ -261,19 +267,6 @@ class Robots:
         records = self._records.get(self._key(user_agent), [])
         return [record for some in records for record in some if record[0] in names]
 
-    def _book(self, user_agent: str) -> "AgentRules":
-        key = self._key(user_agent)
-        book = self._books.get(key)
-        if book is None:
-            if len(self._books) >= MAX_AGENTS:
-                self._books.clear()
-            groups, records = self._groups.get(key, []), self._records.get(key, [])
-            book = self._books[key] = AgentRules(groups, records, self.sitemaps, self._lines)
-        if len(self._books_by_agent) >= MAX_AGENTS:
-            self._books_by_agent.clear()
-        self._books_by_agent[user_agent] = book
-        return book
-
 
 class AgentRules:
     """Compiled rules of a file for one agent, created by `parse_for`; rules for other agents are not kept.
@@ -317,12 +310,11 @@ class AgentRules:
         if path == "/robots.txt":  # 2.2.2: implicitly allowed
             return _ITSELF
         place = self._patterns.best(path)
-        return self._verdicts.get(place) or self._explain(place)
-
-    def _explain(self, place: int) -> Verdict:
-        if len(self._verdicts) >= MAX_VERDICTS:
-            self._verdicts.clear()
-        verdict = self._verdicts[place] = self._explanation(place)
+        verdict = self._verdicts.get(place)
+        if verdict is None:
+            if len(self._verdicts) >= MAX_VERDICTS:
+                self._verdicts.clear()
+            verdict = self._verdicts[place] = self._explanation(place)
         return verdict
 
     def _explanation(self, place: int) -> Verdict:
@@ -379,19 +371,14 @@ def _grouped(
         elif known is _AGENT:
             # 2.1: consecutive User-agent lines open one group. Only a rule ends their list: other records must not
             # interfere (2.2.4).
-            if not naming:
-                naming, rules, records = True, [], []
-            elif records and not lines[number - 2].strip(WHITE):
-                # Records outside the RFC, separated from here by an empty line, apply to the agents above only.
+            rules = rules if naming else []
+            # Records outside the RFC, separated from here by an empty line, apply to the agents above only.
+            if not naming or (records and not lines[number - 2].strip(WHITE)):
                 records = []
+            naming = True
             token = _agent_token(value.strip(WHITE))
-            if wanted is not None and token not in wanted:
-                continue
-            named, told = groups.setdefault(token, []), further.setdefault(token, [])
-            if not named or named[-1][1] is not rules:
-                named.append((number, rules))
-            if not told or told[-1] is not records:
-                told.append(records)
+            if wanted is None or token in wanted:
+                _name((number, rules), groups.setdefault(token, []), records, further.setdefault(token, []))
         elif known is _SITEMAP:
             sitemaps[text_of(value)] = None  # 2.2.4: it belongs to no group
         elif known:
@@ -399,6 +386,14 @@ def _grouped(
     groups.pop("", None)
     sitemaps.pop("", None)
     return groups, further, tuple(sitemaps)
+
+
+def _name(group: _Group, groups: list[_Group], records: list[_Record], others: list[list[_Record]]) -> None:
+    """Add a group and its records to those of an agent, unless a line before has named the agent in this group."""
+    if not groups or groups[-1][1] is not group[1]:
+        groups.append(group)
+    if not others or others[-1] is not records:
+        others.append(records)
 
 
 parse_robots = parse
@@ -461,27 +456,23 @@ def _parse_warnings(lines: list[str]) -> list[ParseWarning]:
     for number, line in enumerate(lines, 1):
         if len(found) >= MAX_WARNINGS:
             break
-        if not line:
+        if not line.strip(WHITE):
             continue
         known, value = _read(line)
-        value = value.strip(WHITE)
-        if known is None:
-            message = "no field that is known; ignored" if line.strip(WHITE) else ""
-        elif known is _AGENT:
-            in_group = True
-            message = "" if _agent_token(value) else "no product token, so these rules apply to no crawler"
-        else:
-            message = _parse_warning(known, value, in_group)
-        written = line.strip(WHITE).partition(":")[0].rstrip(WHITE).lower()
-        if known is not None and written != known:
-            spelt = f"read as {known}"
-            message = f"{spelt}; {message}" if message else spelt
+        in_group = in_group or known is _AGENT
+        message = "no field that is known; ignored"
+        if known is not None:
+            written = line.strip(WHITE).partition(":")[0].rstrip(WHITE).lower()
+            spelt = "" if written == known else f"read as {known}"
+            message = "; ".join(filter(None, (spelt, _parse_warning(known, value.strip(WHITE), in_group))))
         if message:
             found.append(ParseWarning(number, f'"{shortened(text_of(line))}": {message}'))
     return found
 
 
 def _parse_warning(known: str, value: str, in_group: bool) -> str:
+    if known is _AGENT:
+        return "" if _agent_token(value) else "no product token, so these rules apply to no crawler"
     if known is _SITEMAP:
         return "" if value else "empty; ignored"
     if not in_group:

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
-
 import msgspec
 
 from curtsy.core import messages
 from curtsy.core.amendment import CrawlDelay
-from curtsy.core.decision import Late
-from curtsy.core.effects import Admitted, Amend, Claim, Effect, Hold, Learn, PutBack, Release, Remember, Send, Settle
+from curtsy.core.decision import Late, No
+from curtsy.core.effects import Admitted, Amend, Claim, Flow, Hold, Learn, PutBack, Release, Remember, Send, Settle
 from curtsy.core.errors import REFUSALS, Reason
-from curtsy.core.fetch_state import (
-    AGAIN,
-    NOT_ADMITTED,
-    UNHEARD,
-    UNSENT,
-    Again,
-    FetchState,
-    Refusal,
-    admission,
-    agent_only,
-    entrance,
-    is_another,
-    is_cut_off,
-    not_admitted,
-    own_headers,
-    redirect_target,
-    shorter,
-)  # fmt: skip
+from curtsy.core.fetch_state import Again, FetchState, Refusal, not_admitted, redirect_target
 from curtsy.core.message import Failure, Headers, InvalidUrl, Reply, Request, Url, parse_url
-from curtsy.core.outcome import classify, is_sent
+from curtsy.core.outcome import is_sent
 from curtsy.core.policy import Policy
 from curtsy.core.robots_lines import whole_lines
 from curtsy.core.rules import MOST, Busy, Claimed, Known, Rules, crawl_delay, filters
@@ -40,9 +20,7 @@ ROBOTS_REDIRECTS = 5
 """Redirects that are followed for a robots.txt (RFC 9309, 2.3.1.2)."""
 
 
-def rules_for(
-    request: Request, policy: Policy, state: FetchState
-) -> Generator[Effect, Any, Rules | Refusal | Failure | Again]:
+def rules_for(request: Request, policy: Policy, state: FetchState) -> Flow[Rules | Refusal | Failure | Again]:
     """Return the rules of an origin, from the store or by one request that all others wait for.
 
     `Again`: new settings have turned `respect_robots` off during the wait.
@@ -55,37 +33,65 @@ def rules_for(
         if isinstance(claim, Late):
             return Refusal(Reason.DEADLINE, messages.late(url, claim.needed), claim.needed)
         assert isinstance(claim, Claimed)
+        earlier = claim.rules if claim.rules is not None and claim.rules.text else None
         found = yield from _robots_txt(request, policy, state)
-        if isinstance(found, Refusal | Failure | Known | Busy | Again):
-            yield Release(url.origin)
-            if isinstance(found, Failure) and found.ended_at_proxy and claim.rules is not None and claim.rules.text:
-                return claim.rules  # R6: an earlier copy stays in use; a proxy's failure says nothing about the site
-            if isinstance(found, Again):
+        if isinstance(found, Found):
+            break
+        yield Release(url.origin)
+        match found:
+            case Known():
+                return found.rules
+            case Failure() if found.ended_at_proxy and earlier is not None:
+                return earlier  # R6: an earlier copy stays in use; a proxy's failure says nothing about the site
+            case Refusal() | Failure():
+                return found
+            case Again():
                 was_wanted, state.policies = policy.respect_robots, state.world.policies
                 policy = state.policies.of(url.domain)
                 if was_wanted and not policy.respect_robots:
-                    return AGAIN
-            if isinstance(found, Busy | Again):
-                continue
-            return found.rules if isinstance(found, Known) else found
-        if found.body is not None and claim.rules is not None and claim.rules.text:
-            # The Crawl-delay of the old file ends. `heed()` records that of the new file for each agent.
-            yield Amend(policy.key_for(url.domain), policy, CrawlDelay(None, url.origin))
-        rules: Rules = yield Learn(url.origin, policy, found.body, found.why, found.part, found.no_answer)
-        return rules
+                    return found
+    if found.body is not None and earlier is not None:
+        # The Crawl-delay of the old file ends. `heed()` records that of the new file for each agent.
+        yield Amend(policy.key_for(url.domain), policy, CrawlDelay(None, url.origin))
+    rules: Rules = yield Learn(url.origin, policy, found.body, found.why, found.part, found.no_answer)
+    return rules
 
 
-def heed(rules: Rules, agent: str, url: Url, policy: Policy, state: FetchState) -> Generator[Effect, Any, float]:
-    """Return the Crawl-delay in seconds for an agent that has not yet applied these rules (R8).
+def remembered(origin: str, state: FetchState) -> Flow[Rules | None]:
+    """Return the known rules of an origin, expired or not, without a request; None if there are none."""
+    known = state.world.known_rules(origin)
+    rules: Rules | None = (yield Remember(origin)) if known is None else known.rules
+    return rules
+
+
+def heed(rules: Rules, request: Request, policy: Policy, state: FetchState) -> Flow[float]:
+    """Return the Crawl-delay in seconds for the request's agent, and record it at its first use (R8).
 
     The delay is recorded for the host, because all agents share one pace per host. A delay above `max_crawl_delay` is
     not recorded: requests are then refused.
     """
-    delay = crawl_delay(rules, agent) or 0.0
-    if 0 < delay <= policy.max_crawl_delay:
-        yield Amend(policy.key_for(url.domain), policy, CrawlDelay(delay, url.origin, joined=True))
-    state.world.heeded(url.origin)[agent] = delay
+    url, agent = request.url, state.agent_of(request)
+    heeded = state.world.heeded(url.origin)
+    delay = heeded.get(agent)
+    if delay is None:
+        delay = crawl_delay(rules, agent) or 0.0
+        if 0 < delay <= policy.max_crawl_delay:
+            yield Amend(policy.key_for(url.domain), policy, CrawlDelay(delay, url.origin, joined=True))
+        state.world.heeded(url.origin)[agent] = delay
     return delay
+
+
+def judged(rules: Rules, request: Request, policy: Policy, state: FetchState) -> Refusal | None:
+    """Return the refusal by the rules, with the line; None if they allow the request."""
+    agent = state.agent_of(request)
+    verdict = filters(rules, policy, agent, request.url.text)
+    state.robots_line = verdict.line
+    if verdict.allowed:
+        return None
+    message = messages.disallowed(request.url, verdict, agent)
+    if verdict.line is None:
+        return Refusal(Reason.ROBOTS_UNREACHABLE, message, max(0.0, rules.valid_until - state.world.epoch()))
+    return Refusal(Reason.ROBOTS_DISALLOWED, message)
 
 
 class Found(msgspec.Struct, frozen=True, gc=False):
@@ -109,7 +115,7 @@ NO_FILE = Found(b"")
 
 def _robots_txt(
     request: Request, policy: Policy, state: FetchState
-) -> Generator[Effect, Any, Found | Refusal | Failure | Known | Busy | Again]:
+) -> Flow[Found | Refusal | Failure | Known | Busy | Again]:
     """Fetch robots.txt.
 
     A refusal also applies to the page: the host may not be contacted. `Known` or `Busy`: another process has fetched
@@ -117,9 +123,8 @@ def _robots_txt(
     """
     world, origin = state.world, request.url.origin
     first = url = parse_url(origin + "/robots.txt")
-    headers = own_headers(Headers(agent_only(request.headers)), request.url, state.policies)
-    claimed_at = world.now()
-    redirects = 0
+    headers = state.own_headers(_agent_only(request.headers), request.url)
+    claimed_at, redirects = world.now(), 0
     while redirects <= ROBOTS_REDIRECTS:
         if isinstance(url, InvalidUrl):
             return NO_FILE  # RFC 9309, 2.3.1.3: unavailable, so everything is allowed
@@ -129,7 +134,7 @@ def _robots_txt(
         if refused is not None:
             return refused
         is_guest = not is_own and world.is_foreign(request.url, url)
-        ticket = yield from _robots_ticket(url, there, state, is_own=is_own, is_guest=is_guest)
+        ticket = yield from _ticket(url, there, state, is_own=is_own, is_guest=is_guest)
         if isinstance(ticket, Found | Refusal | Again):
             return ticket
         # The claim must last until the reply, but expire soon if this process dies.
@@ -139,12 +144,15 @@ def _robots_txt(
             if not isinstance(held, Claimed):
                 yield PutBack(ticket)
                 return held
-        asked = Request(url, "GET", headers if is_own else Headers(agent_only(headers)))
-        timeout = shorter(there.robots_timeout, state.left())
-        reply = yield Send(asked, there, ticket, timeout, MOST + 1, cut=True, left=state.left())
+        asked = Request(url, "GET", headers if is_own else _agent_only(headers))
+        timeout, left = state.timeout(there.robots_timeout), state.left()
+        reply: Reply | None = yield Send(asked, there, ticket, timeout, MOST + 1, cut=True, left=left)
         if reply is None:
             continue
-        if (yield from _settle(reply, ticket, state, is_guest=is_guest)):
+        state.robots_requests += is_sent(reply)
+        has_run_out = state.is_cut_off(reply)
+        yield Settle(ticket, state.outcome(reply, robots=True, guest=is_guest))
+        if has_run_out:
             return Refusal(Reason.DEADLINE, messages.cut_off(request.url))
         found = _meant(reply, url, is_first=url is first)
         if isinstance(found, Found | Failure):
@@ -153,41 +161,43 @@ def _robots_txt(
     return NO_FILE  # RFC 9309, 2.3.1.2: after five redirects it is unavailable
 
 
+def _agent_only(headers: Headers) -> Headers:
+    """Return the User-Agent field alone."""
+    return Headers(each for each in headers.fields if each[0].lower() == "user-agent")
+
+
 def _refused(
     request: Request, url: Url, headers: Headers, there: Policy, state: FetchState
-) -> Generator[Effect, Any, Found | Refusal | None]:
+) -> Flow[Found | Refusal | None]:
     """Return why a robots.txt may not be requested, by the settings or the rules of another host; else None."""
     if url.origin == request.url.origin:
         return Refusal(Reason.DOMAIN_DENIED, messages.denied(request.url)) if there.denied else None
-    why = yield from _barred(url, headers, there, state)
+    why = None
+    if there.denied or there.refuses_path(url.target):
+        why = "the settings deny it"
+    elif not there.allow_private:
+        why = state.world.refused_address(url)  # the rule for pages, which a proxy could not apply (F19)
+    if why is None and there.respect_robots and (rules := (yield from remembered(url.origin, state))) is not None:
+        verdict = filters(rules, there, headers["user-agent"], url.text)
+        if not verdict.allowed and verdict.line is not None:
+            why = f"line {verdict.line} of its own robots.txt forbids it"
     # Unreachable, not absent: another process with other settings may be able to request it.
     return Found(None, f"{url.text}, where it redirects to, may not be requested: {why}") if why else None
 
 
-def _robots_ticket(
+def _ticket(
     url: Url, there: Policy, state: FetchState, *, is_own: bool, is_guest: bool
-) -> Generator[Effect, Any, Admitted | Found | Refusal | Again]:
+) -> Flow[Admitted | Found | Refusal | Again]:
     """Wait for admission of a request for robots.txt; `Again` if the settings have changed meanwhile."""
-    enter = entrance(url, there, state, robots=True, first=is_own, guest=is_guest)
-    ticket = yield from admission(enter, state)
-    if isinstance(ticket, NOT_ADMITTED):
+    ticket = yield from state.admission(url, there, robots=True, first=is_own, guest=is_guest)
+    if isinstance(ticket, No | Late):
         if is_own or isinstance(ticket, Late):
             return not_admitted(url, there, ticket)
         return Found(None, f"{url.text}, where it redirects to, may not be asked now")
-    if ticket.waited and is_another(state.world.policies, url, there):
+    if ticket.waited and state.has_another(url, there):
         yield PutBack(ticket)
-        return AGAIN
+        return Again()
     return ticket
-
-
-def _settle(reply: Reply, ticket: Admitted, state: FetchState, *, is_guest: bool) -> Generator[Effect, Any, bool]:
-    """Record the consequences of a reply; return whether the caller's deadline cut it off."""
-    was_sent, has_run_out = is_sent(reply), is_cut_off(reply, state)
-    state.robots_requests += was_sent
-    unheard = UNHEARD if was_sent else UNSENT
-    outcome = classify(reply, state.world.epoch(), robots=True, foreign=state.is_foreign or is_guest)
-    yield Settle(ticket, unheard if has_run_out else outcome)
-    return has_run_out
 
 
 def _meant(reply: Reply, url: Url, *, is_first: bool) -> Found | Failure | Url | InvalidUrl:
@@ -210,31 +220,3 @@ def _meant(reply: Reply, url: Url, *, is_first: bool) -> Found | Failure | Url |
         # Unlike a 4xx it does not mean that the file is absent.
         return Found(None, f"{url.text} answered with status {reply.status} and no Location")
     return target or NO_FILE  # RFC 9309, 2.3.1.3
-
-
-def _barred(url: Url, headers: Headers, policy: Policy, state: FetchState) -> Generator[Effect, Any, str | None]:
-    """Return why a robots.txt of another host may not be requested, by the settings or its known rules; else None."""
-    if policy.denied or policy.refuses_path(url.target):
-        return "the settings deny it"
-    if not policy.allow_private and (why := state.world.refused_address(url)):
-        return why  # the rule for pages, which a proxy could not apply (F19)
-    if not policy.respect_robots:
-        return None
-    known = state.world.known_rules(url.origin)
-    rules: Rules | None = (yield Remember(url.origin)) if known is None else known.rules
-    if rules is None:
-        return None
-    verdict = filters(rules, policy, headers.get("user-agent") or state.policies.user_agent, url.text)
-    return None if verdict.allowed or verdict.line is None else f"line {verdict.line} of its own robots.txt forbids it"
-
-
-def judged(rules: Rules, agent: str, request: Request, policy: Policy, state: FetchState) -> Refusal | None:
-    """Return the refusal by the rules, with the line; None if they allow the request."""
-    verdict = filters(rules, policy, agent, request.url.text)
-    state.robots_line = verdict.line
-    if verdict.allowed:
-        return None
-    if verdict.line is None:
-        left = max(0.0, rules.valid_until - state.world.epoch())
-        return Refusal(Reason.ROBOTS_UNREACHABLE, messages.disallowed(request.url, verdict, agent), left)
-    return Refusal(Reason.ROBOTS_DISALLOWED, messages.disallowed(request.url, verdict, agent))

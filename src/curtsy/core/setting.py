@@ -127,11 +127,7 @@ class Setting:
         return None if isinstance(value, kind) else _NOUNS.get(kind, f"a {kind.__name__.lower()}")
 
 
-_NOUNS = {
-    bool: "true or false",
-    str: "text",
-    tzinfo: "a time zone, such as ZoneInfo('Europe/Berlin')",
-}
+_NOUNS = {bool: "true or false", str: "text", tzinfo: "a time zone, such as ZoneInfo('Europe/Berlin')"}
 
 
 @lru_cache(maxsize=16)
@@ -193,13 +189,7 @@ def _shown(value: object) -> str:
 
 
 def number(
-    name: str,
-    value: object,
-    *,
-    least: float = 0.0,
-    most: float = math.inf,
-    above: bool = False,
-    default: object = None,
+    name: str, value: object, *, least: float = 0.0, most: float = math.inf, above: bool = False, default: object = None
 ) -> float:
     """Return `value` as a float; raise PolicyError unless it is a finite number within bounds."""
     broken = Range(least, most, above).broken_by(value)

@@ -9,9 +9,9 @@ import msgspec
 
 from curtsy.core import breaker
 from curtsy.core.admission import ready_in
-from curtsy.core.budget import refunded
+from curtsy.core.budget import refunded, shared
 from curtsy.core.decision import Lease, Settled
-from curtsy.core.host import CLOSE, Host, fresh, in_time, offset_at, shared
+from curtsy.core.host import Host, fresh, in_time, offset_at
 from curtsy.core.message import SECOND, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.pace import CALM, raised, smoothed, sunk
@@ -34,9 +34,9 @@ def settle(host: Host | None, now: Now, policy: Policy, lease: Lease | None, out
     host = as_of(now, host) if lease is None else _given_back(host, now, policy, lease, outcome)
     if outcome.kind is Kind.ABANDONED:
         # The outcome does not describe the host, but a retry, as after a proxy failure, still waits (N2).
-        return _rested(host, now, policy, outcome.rest)
-    host = _adapted(host, now, policy, lease, outcome)
-    return _judged(host, now, policy, lease, outcome) if policy.breaker and not outcome.foreign else host
+        return _rested(host, now.at, policy, outcome.rest)
+    host = _adapted(host, now.at, policy, lease, outcome)
+    return _judged(host, now.at, policy, lease, outcome) if policy.breaker and not outcome.foreign else host
 
 
 def consequence(host: Host, now: Now, policy: Policy) -> Settled:
@@ -57,8 +57,7 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
             until = place.until
             places = tuple([each for each in places if each is not place])
     # No refund after the lease expired: its holder counts as dead, even if it returns.
-    is_free = not outcome.sent or outcome.kind is Kind.NOT_MODIFIED
-    is_no_page = lease.page and not outcome.page
+    is_free, is_no_page = outcome.is_free, lease.page and not outcome.page
     # No refund after the calendar jumped either: the charged day is then unknown.
     if (is_free or is_no_page) and at < until and lease.day is not None and host.jumped_at <= lease.left_at:
         day = refunded(day, lease.day, int(is_free), int(is_no_page))
@@ -70,85 +69,62 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
             recent = tuple(sorted((*recent[:found], *recent[found + 1 :], really)))
         if sent_at < really <= at:
             sent_at, spent = really, max(spent, TOKEN)  # less only if the record was lost meanwhile
-    offset = host.offset
-    if not 0 <= offset + at - now.epoch < CLOSE:  # as in `admit()`
-        offset = offset_at(now)
     return _replace(
-        host,
-        offset=offset,
-        written_at=at,
-        earlier=earlier,
-        day=day,
-        sent_at=sent_at,
-        spent=spent,
-        recent=recent,
-        places=places,
-        requests=host.requests + outcome.sent,
-        pages=host.pages + outcome.page,
+        host, offset=offset_at(now, host.offset), written_at=at, earlier=earlier, day=day, sent_at=sent_at, spent=spent,
+        recent=recent, places=places, requests=host.requests + outcome.sent, pages=host.pages + outcome.page,
         status=outcome.status or host.status,
-    )
+    )  # fmt: skip
 
 
-def _adapted(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
+def _adapted(host: Host, at: int, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
     """Apply rests, and adapt the delay to status and latency."""
-    at, told = now.at, outcome.quota or 0.0
-    retry_after = None if outcome.retry_after is None else min(outcome.retry_after, policy.max_retry_after)
-    is_trouble = outcome.kind in _TROUBLE
+    is_trouble, retry_after = outcome.kind in _TROUBLE, outcome.retry_after
+    told = outcome.quota or 0.0
     if retry_after is not None and is_trouble:
         told = max(told, retry_after)
-    if outcome.rest > 0:
-        host = _rested(host, now, policy, outcome.rest)
-    if told > 0:
-        host = _rested(host, now, policy, told, is_told=True)
-    latency = host.latency
+    if outcome.rest or told:
+        host = _rested(_rested(host, at, policy, outcome.rest), at, policy, told, is_told=True)
     if outcome.latency is not None:
-        latency = smoothed(latency, round(outcome.latency * SECOND))
-        latency = host.latency if latency == host.latency else shared(latency)
-    delay, calm, backed_off_at = host.delay, host.calm, host.backed_off_at
-    if policy.adapt:
-        if outcome.kind is Kind.SLOWED or (retry_after is not None and outcome.status == 503):
-            if lease is None or lease.left_at >= backed_off_at:  # one step per episode, not per reply
-                wished = None if retry_after is None else round(retry_after * SECOND)
-                delay, calm, backed_off_at = raised(delay, wished, policy), 0, at
-        elif delay and not is_trouble:
-            calm += 1
-            if calm >= CALM:
-                delay, calm = sunk(delay, policy), 0
-    return _replace(host, latency=latency, delay=delay, calm=calm, backed_off_at=backed_off_at)
+        latency = smoothed(host.latency, round(outcome.latency * SECOND))
+        host = host if latency == host.latency else _replace(host, latency=shared(latency))
+    is_slowed = outcome.kind is Kind.SLOWED or (retry_after is not None and outcome.status == 503)
+    if not policy.adapt or not (is_slowed or (host.delay and not is_trouble)):
+        return host
+    if not is_slowed:
+        is_calm = host.calm + 1 >= CALM
+        return _replace(
+            host, delay=sunk(host.delay, policy) if is_calm else host.delay, calm=0 if is_calm else host.calm + 1
+        )
+    if lease is not None and lease.left_at < host.backed_off_at:  # one step per episode, not per reply
+        return host
+    wished = None if retry_after is None else round(min(retry_after, policy.max_retry_after) * SECOND)
+    return _replace(host, delay=raised(host.delay, wished, policy), calm=0, backed_off_at=at)
 
 
-def _rested(host: Host, now: Now, policy: Policy, rest: float, *, is_told: bool = False) -> Host:
+def _rested(host: Host, at: int, policy: Policy, rest: float, *, is_told: bool = False) -> Host:
     """Return the record with a rest of `rest` seconds from now, unless its present rest ends later.
 
     `is_told`: the site requested the rest.
     """
-    until = now.at + round(min(rest, policy.max_retry_after) * SECOND)
-    if rest <= 0 or until < host.retry_after_until or (until == host.retry_after_until and not is_told):
+    if rest <= 0:
         return host
-    return _replace(host, retry_after_until=until, told_at=now.at if is_told else 0)
+    until = at + round(min(rest, policy.max_retry_after) * SECOND)
+    if until < host.retry_after_until or (until == host.retry_after_until and not is_told):
+        return host
+    return _replace(host, retry_after_until=until, told_at=at if is_told else 0)
 
 
-def _judged(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
+def _judged(host: Host, at: int, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
     """Update the breaker after a reply (Q4, Q5, U6, C2)."""
-    at, left_at = now.at, now.at if lease is None else lease.left_at
+    left_at = at if lease is None else lease.left_at
     is_failure, is_block = _meaning(outcome, policy)
     wanted = outcome.quota if outcome.retry_after is None else outcome.retry_after
     if host.tripped_at:
-        if left_at < host.tripped_at + host.cooldown:
-            # The request left before the trip, or a user reported it while open. Only a longer requested rest counts.
-            longer = at - host.tripped_at + round(min(wanted or 0.0, policy.max_retry_after) * SECOND)
-            return _replace(host, cooldown=longer) if is_block and wanted and longer > host.cooldown else host
-        if outcome.kind in _TROUBLE:
-            return tripped(host, at, policy, wanted, host.failed_trials + 1)
-        if is_block:
-            return tripped(host, at, policy, wanted, 0)
-        return _replace(
-            host, tripped_at=0, cooldown=0, failed_trials=0, failures=0, closed_at=at, window_at=at, replies=0, errors=0
-        )
+        return _judged_open(host, at, policy, left_at, outcome, wanted, is_block)
     if left_at < host.closed_at:
         return host
     if is_block:
-        return tripped(host, at, policy, wanted, 0)
+        return tripped(host, at, policy, wanted)
     if outcome.kind in (Kind.SLOWED, Kind.FAILED) and not is_failure:
         return host  # the host gave a Retry-After, which is obeyed
     window_at, replies, errors = host.window_at, host.replies, host.errors
@@ -159,8 +135,21 @@ def _judged(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: 
     failures = host.failures + 1 if is_failure else 0
     replies, errors = replies + 1, errors + is_failure
     if is_failure and breaker.too_many(failures, replies, errors, policy):
-        return tripped(host, at, policy, wanted, 0)
+        return tripped(host, at, policy, wanted)
     return _replace(host, failures=failures, window_at=window_at, replies=replies, errors=errors)
+
+
+def _judged_open(
+    host: Host, at: int, policy: Policy, left_at: int, outcome: Outcome, wanted: float | None, is_block: bool
+) -> Host:
+    """Update a breaker that is open: a trial closes it, or opens it for longer."""
+    if left_at < host.tripped_at + host.cooldown:
+        # The request left before the trip, or a user reported it while open. Only a longer requested rest counts.
+        longer = at - host.tripped_at + round(min(wanted or 0.0, policy.max_retry_after) * SECOND)
+        return _replace(host, cooldown=longer) if is_block and wanted and longer > host.cooldown else host
+    if outcome.kind in _TROUBLE:
+        return tripped(host, at, policy, wanted, host.failed_trials + 1)
+    return tripped(host, at, policy, wanted) if is_block else untripped(host, at)
 
 
 def _meaning(outcome: Outcome, policy: Policy) -> tuple[bool, bool]:
@@ -182,18 +171,18 @@ def _meaning(outcome: Outcome, policy: Policy) -> tuple[bool, bool]:
     return not (outcome.status == 503 and says_when and policy.on_429 == "obey"), False
 
 
-def tripped(host: Host, at: int, policy: Policy, retry_after: float | None, failed_trials: int) -> Host:
+def tripped(host: Host, at: int, policy: Policy, retry_after: float | None = None, failed_trials: int = 0) -> Host:
     """Return the record with its breaker opened now."""
     return _replace(
-        host,
-        tripped_at=at,
-        cooldown=breaker.cooldown(failed_trials, retry_after, policy),
-        failed_trials=failed_trials,
-        trips=host.trips + 1,
-        failures=0,
-        window_at=at,
-        replies=0,
-        errors=0,
+        host, tripped_at=at, cooldown=breaker.cooldown(failed_trials, retry_after, policy), failed_trials=failed_trials,
+        trips=host.trips + 1, failures=0, window_at=at, replies=0, errors=0,
+    )  # fmt: skip
+
+
+def untripped(host: Host, at: int) -> Host:
+    """Return the record with its breaker closed now."""
+    return _replace(
+        host, tripped_at=0, cooldown=0, failed_trials=0, failures=0, closed_at=at, window_at=at, replies=0, errors=0
     )
 
 

@@ -346,21 +346,9 @@ class ProcessStatistics(Record, frozen=True, tag="stats"):
 
     def plus(self, news: StatisticsSnapshot, at: float) -> Self:
         """Return the record with the counts of `news` added, as of epoch second `at`."""
-        known = {host.domain: host for host in self.hosts}
-        for name, host in news.hosts.items():
-            known[name] = known[name].plus(host) if name in known else host
-        busiest = sorted(known.values(), key=lambda host: host.fetches, reverse=True)
-        other = self.other.plus(news.other)
-        for host in busiest[PUBLISHED_HOSTS:]:
-            other = other.plus(host.summary())
-        counted = Lately(news.requests, news.blocked, news.trips)
-        return msgspec.structs.replace(
-            self,
-            at=at,
-            hosts=_trimmed(busiest[:PUBLISHED_HOSTS]),
-            other=other,
-            spells=lived(self.spells, at, counted),
-        )
+        hosts, other = _busiest((*self.hosts, *news.hosts.values()), self.other.plus(news.other), PUBLISHED_HOSTS)
+        spells = lived(self.spells, at, Lately(news.requests, news.blocked, news.trips))
+        return msgspec.structs.replace(self, at=at, hosts=_trimmed(hosts), other=other, spells=spells)
 
     def joined(self, ours: Self, base: Self | None) -> Self:
         """Return this record plus the counts that `ours` added since `base` during a store outage."""
@@ -376,49 +364,45 @@ def stats_key(process: str) -> str:
 def summed(processes: Iterable[ProcessStatistics], at: float | None = None) -> StatisticsSnapshot:
     """Return the sum of several processes' counts as of epoch second `at`; None for the last publication."""
     processes = list(processes)
-    hosts: dict[str, HostStatistics] = {}
     other = HostStatistics()
     for process in processes:
-        for host in process.hosts:
-            known = hosts.get(host.domain)
-            hosts[host.domain] = host if known is None else known.plus(host)
         other = other.plus(process.other)
-    busiest = sorted(hosts.values(), key=lambda host: host.fetches, reverse=True)
-    for host in busiest[MOST_HOSTS:]:
-        other = other.plus(host.summary())
-    shown = {host.domain: host for host in busiest[:MOST_HOSTS]}
+    hosts, other = _busiest([host for process in processes for host in process.hosts], other, MOST_HOSTS)
     total = Counts(**_fields(other))
-    for host in shown.values():
+    for host in hosts:
         total = Counts(**_added(total, host))
     if at is None:
         at = max((process.at for process in processes), default=0.0)
-    return _snapshot(
-        shown,
-        other,
-        _fields(total),
-        lately([spell for process in processes for spell in process.spells], at),
-        min((process.started_at for process in processes), default=0.0),
-        at,
-    )
+    recent = lately([spell for process in processes for spell in process.spells], at)
+    started_at = min((process.started_at for process in processes), default=0.0)
+    return _snapshot({host.domain: host for host in hosts}, other, _fields(total), recent, started_at, at)
+
+
+def _busiest(
+    hosts: Iterable[HostStatistics], other: HostStatistics, most: int
+) -> tuple[list[HostStatistics], HostStatistics]:
+    """Return the busiest hosts, counts of one host added, and the sum of all others and `other`."""
+    known: dict[str, HostStatistics] = {}
+    for host in hosts:
+        known[host.domain] = known[host.domain].plus(host) if host.domain in known else host
+    busiest = sorted(known.values(), key=lambda host: host.fetches, reverse=True)
+    for host in busiest[most:]:
+        other = other.plus(host.summary())
+    return busiest[:most], other
 
 
 def _snapshot(
     hosts: dict[str, HostStatistics],
     other: HostStatistics,
     total: dict[str, Any],
-    lately: Lately,
-    started_at: float,
+    recent: Lately,
+    since: float,
     at: float,
 ) -> StatisticsSnapshot:
+    domains = {name: host.requests for name, host in hosts.items() if host.requests}
     return StatisticsSnapshot(
-        **total,
-        domains={name: host.requests for name, host in hosts.items() if host.requests},
-        hosts=hosts,
-        other=other,
-        lately=lately,
-        started_at=started_at,
-        at=at,
-    )
+        **total, domains=domains, hosts=hosts, other=other, lately=recent, started_at=since, at=at
+    )  # fmt: skip
 
 
 def _fields(counts: Counts) -> dict[str, Any]:
@@ -474,11 +458,5 @@ def alarming(requests: int, blocked: int, trips: int, breakers_open: int) -> tup
     Alerts are an open breaker, more than a tenth of the requests blocked, and more than five trips. `requests` includes
     the blocked ones.
     """
-    found = []
-    if breakers_open:
-        found.append("breaker_open")
-    if blocked > 0.1 * requests:
-        found.append("many_blocked")
-    if trips > 5:
-        found.append("many_trips")
-    return tuple(found)
+    alerts = {"breaker_open": breakers_open > 0, "many_blocked": blocked > 0.1 * requests, "many_trips": trips > 5}
+    return tuple(name for name, is_active in alerts.items() if is_active)
