@@ -80,7 +80,7 @@ def check_seeds(job: str, seeds: Sequence[str], notes: Mapping[str, Any]) -> Non
         raise PolicyError(
             f"{f'the job {job}' if job else 'this job'} began at {first}{more}, and {mask_url(seeds[0])} is not part "
             f"of it: the pages of two crawls would be mixed. Choose another name for this one; or name {first} too, if "
-            "both are meant to be one; or restart the job (--restart, fresh=True)."
+            "both are meant to be one; or restart the job (--restart, restart=True)."
         )
 
 

@@ -48,7 +48,7 @@ def acrawl(
     seeds: str | Iterable[str] | AsyncIterable[str] | Seeds,
     *,
     job: str | os.PathLike[str] | None = None,
-    fresh: bool = False,
+    restart: bool = False,
     outputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Output] = (),
     client: AsyncClient | None = None,
     lease: float = SHARED_LEASE,
@@ -61,7 +61,7 @@ def acrawl(
     now. A later invalid one is skipped and reported in the summary.
 
     `job` is a name or a folder. A crawl with a job can be killed at any moment and resumes at its next start. Seeds
-    that do not belong to the job are refused (PolicyError). `fresh` starts the job over. A job whose `store` is a Redis
+    that do not belong to the job are refused (PolicyError). `restart` starts the job over. A job whose `store` is a Redis
     server is shared: every machine that starts it takes part. The URLs of a dead machine wait for `lease` seconds.
 
     `outputs` are paths of files (`.jsonl`, `.warc.gz`, `.csv`) or folders, or output objects. `on_progress` is called
@@ -81,11 +81,11 @@ def acrawl(
     settings.setdefault("connections", max(options.max_concurrent, _most_connections()))
     used = client or AsyncClient(**settings)
     try:
-        if fresh:
+        if restart:
             for writer in writers:  # an unusable output is reported before an earlier job is deleted
                 writer.open(None)
                 writer.close()
-        frontier, identity = _open_frontier(session_of(used), folder, lease, fresh)
+        frontier, identity = _open_frontier(session_of(used), folder, lease, restart)
     except BaseException:
         if client is None:
             _close_later(used.close())
@@ -146,7 +146,7 @@ def _close_later(closing: Coroutine[Any, Any, None]) -> None:
 
 
 def _open_frontier(
-    session: Session, folder: Path | None, lease: float, fresh: bool
+    session: Session, folder: Path | None, lease: float, restart: bool
 ) -> tuple[AsyncFrontier, WorkerId | None]:
     """Open a frontier in memory, in a job's folder, or on the session's server for a shared job.
 
@@ -159,13 +159,13 @@ def _open_frontier(
     url = session.store_url
     if folder is None or url is None or not url.startswith(SHARED):
         path = None if folder is None else folder / FRONTIER
-        return LocalFrontier(path, fresh=fresh, concurrency=concurrency, clock=session.timers.now), None
+        return LocalFrontier(path, fresh=restart, concurrency=concurrency, clock=session.timers.now), None
     from curtsy.crawling.frontier.redis import RedisFrontier
 
     who = WorkerId(folder)
     try:
         return RedisFrontier(
-            url, folder.name, worker=who.name, concurrency=concurrency, lease=lease, fresh=fresh
+            url, folder.name, worker=who.name, concurrency=concurrency, lease=lease, fresh=restart
         ), who  # fmt: skip
     except BaseException:
         who.close()

@@ -166,7 +166,7 @@ class AppendFile:
             _log.warning(
                 f"{self.path} has {found:,} bytes, where this crawl had written {flushed.size:,}: it was cut or "
                 f"removed since. The crawl resumes after {size:,} bytes, and {flushed.entries - entries:,} entries are "
-                "not in it any more. Start the crawl over (--restart, fresh=True) to get all pages."
+                "not in it any more. Start the crawl over (--restart, restart=True) to get all pages."
             )
         file.truncate(size)
         self._begin(file, size, entries, lost)
@@ -391,7 +391,7 @@ def replaced(path: str) -> NotWritten:
     return NotWritten(
         f"{path} is not the file that this crawl has written: it was replaced or changed since, and is left as it is. "
         "Put the crawl's own file back; or name another output, in which the earlier pages are missing; or start the "
-        "crawl over with another output (--restart, fresh=True).",
+        "crawl over with another output (--restart, restart=True).",
         path,
         is_lasting=True,
     )

@@ -166,8 +166,8 @@ class Warc:
         for place, answers in enumerate(self._earlier):
             if answers and place + 1 not in found:
                 _log.warning(
-                    f"{self._path(place + 1)} is gone, and {answers:,} pages with it. Start the crawl over (--fresh, "
-                    "fresh=True) to have them all."
+                    f"{self._path(place + 1)} is gone, and {answers:,} pages with it. Start the crawl over (--restart, "
+                    "restart=True) to have them all."
                 )
                 self._lost, self._earlier[place] = self._lost + answers, 0
         self._flushed = state
