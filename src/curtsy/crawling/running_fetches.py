@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from curtsy.core import messages
 from curtsy.core.effects import FetchRequest
@@ -14,7 +16,6 @@ from curtsy.crawling.event_loop import Turn
 from curtsy.crawling.filters import Filters
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Room
 from curtsy.crawling.progress import Hosts
-from curtsy.crawling.quota import Quota
 from curtsy.crawling.reader import origin_of
 from curtsy.crawling.results import Finished, Results
 from curtsy.engine.session import Session
@@ -49,44 +50,28 @@ SUSPECT, GUILTY = 3, 6
 that crashes the reader would end every run."""
 
 
+@dataclass(slots=True, eq=False)
 class RunningFetch:
     """Claimed URL that is being fetched."""
 
-    __slots__ = (
-        "address",
-        "claimed",
-        "has_slot",
-        "is_answered",
-        "is_asked",
-        "is_looked_up",
-        "is_on_wire",
-        "is_starting",
-        "is_withdrawn",
-        "left_wire_at",
-        "site",
-    )  # fmt: skip
-
-    def __init__(self, claimed: Claimed) -> None:
-        self.claimed = claimed
-        self.site = site_of(claimed.host)
-        self.address = ""
-        """Address of its host, or the last known one of its site; empty if unknown."""
-        self.has_slot = False
-        """True if it counts as in flight."""
-        self.is_starting = True
-        """True if it is not on the wire yet but may get there."""
-        self.is_looked_up = False
-        """True while its host is looked up. Then it holds a slot of its site, but none on the wire."""
-        self.is_on_wire = self.is_answered = self.is_withdrawn = False
-        self.is_asked = False
-        """True after a reply to more than robots.txt. A retry then waits for its own host."""
-        self.left_wire_at: float | None = None
-        """Time of the last reply, including one to robots.txt."""
-
-    @property
-    def is_suspect(self) -> bool:
-        """Return whether it must be the only fetch in flight."""
-        return self.claimed.tries >= SUSPECT
+    claimed: Claimed
+    site: str
+    """Registered domain."""
+    address: str = ""
+    """Address of its host, or the last known one of its site; empty if unknown."""
+    has_slot: bool = False
+    """True if it counts as in flight."""
+    is_starting: bool = True
+    """True if it is not on the wire yet but may get there."""
+    is_looked_up: bool = False
+    """True while its host is looked up. Then it holds a slot of its site, but none on the wire."""
+    is_on_wire: bool = False
+    is_asked: bool = False
+    """True after a reply to more than robots.txt. A retry then waits for its own host."""
+    is_answered: bool = False
+    is_withdrawn: bool = False
+    left_wire_at: float = -math.inf
+    """Time of the last reply, including one to robots.txt."""
 
 
 class RunningFetches:
@@ -96,23 +81,22 @@ class RunningFetches:
         self,
         session: Session,
         filters: Filters,
-        quota: Quota,
         results: Results,
         wake: Callable[[], None],
         locate: Callable[[str, str], None],
         *,
         places: int,
+        most_pages: int | None = None,
         is_shared: bool = False,
     ) -> None:
         """Create the set of running fetches.
 
         `wake` is called when more fetches may start. `locate` is called when the address of a host is known. `places`
-        is the maximum number of requests in flight. `is_shared` means that another worker may take over an expired
-        lease.
+        is the maximum number of requests in flight, `most_pages` that of pages of a host. `is_shared` means that
+        another worker may take over an expired lease.
         """
         self._session = session
         self._filters = filters
-        self._quota = quota
         self._results = results
         self._wake = wake
         self._report_address = locate
@@ -134,12 +118,10 @@ class RunningFetches:
         self._fetches: dict[asyncio.Task[None], RunningFetch] = {}
         self._returning: dict[RunningFetch, asyncio.Future[None]] = {}
         """Fetches that left the wire and wait for a slot to return."""
-        self.hosts = Hosts()
+        self.hosts = Hosts(most_pages)
         self.starting = 0
         """Number of fetches that are not on the wire yet."""
         self.on_wire = 0
-        self.suspects = 0
-        """Number of fetches that must be the only one in flight."""
         self.broken: BaseException | None = None
         """Internal error. The crawl ends, because the URL of the failed task has no owner."""
         self.paused_at: float | None = None
@@ -147,6 +129,11 @@ class RunningFetches:
 
     def __len__(self) -> int:
         return len(self._fetches)
+
+    @property
+    def is_suspect_running(self) -> bool:
+        """Return whether the only fetch is one that must be the only fetch."""
+        return len(self) == 1 and any(fetch.claimed.tries >= SUSPECT for fetch in self._fetches.values())
 
     def unanswered(self) -> list[RunningFetch]:
         """Return the fetches whose responses are not read yet."""
@@ -192,25 +179,25 @@ class RunningFetches:
         if (refused := self._refused(claimed)) is not None:
             self._results.put(refused)
             return
-        fetch = RunningFetch(claimed)
+        fetch = RunningFetch(claimed, site_of(claimed.host))
         if (address := self._located.get(fetch.site, SLOW)) != SLOW:
             fetch.address = address
         self.starting += 1
         self._count(fetch)
-        self.suspects += fetch.is_suspect
         self.hosts.began(claimed.host)
-        self._quota.begin(claimed.host)
         task = asyncio.ensure_future(self._fetch(fetch, may_crowd))
         self._fetches[task] = fetch
         task.add_done_callback(self._ended)
 
     def _refused(self, claimed: Claimed) -> Finished | None:
         """Return the result of a URL that is not fetched although it was queued; None if it may be fetched."""
-        self._quota.learn(claimed.host, claimed.host_pages)
-        if self._quota.is_used_up(claimed.host):
-            return self._filters.skip(claimed, "host_limit", messages.host_limit(claimed.url, self._quota.most))
-        if self._quota.is_taken(claimed.host):
-            return Finished(claimed, Deferred(MAX_WAIT))
+        if (to_go := self.hosts.pages_to_go(claimed.host, claimed.host_pages)) is not None:
+            left, sure = to_go
+            if left <= 0:
+                words = messages.host_limit(claimed.url, self.hosts.most_pages)
+                return self._filters.skip(claimed, "host_limit", words)
+            if sure <= 0:
+                return Finished(claimed, Deferred(MAX_WAIT))
         if claimed.tries >= GUILTY:
             return self._filters.skip(claimed, "reader_crashed", messages.reader_crashed(claimed.url), failed=True)
         return None
@@ -233,9 +220,7 @@ class RunningFetches:
             answered_at = self._timers.now()
             await self._loop_turn.has_time()
             finished = await self._filters.decide(claimed, result)
-        except (
-            PolicyError
-        ) as error:  # not specific to this page, so it ends the crawl: for example, the client is closed
+        except PolicyError as error:  # not this page's failure, as of a closed client: it ends the crawl
             self.broken = error
         except StoreError as error:  # not this page's failure: it stays queued until the store is back
             _log.warning(f"{error} A page is put back.", url=claimed.url)
@@ -353,7 +338,6 @@ class RunningFetches:
         wait = end.seconds if isinstance(end, Deferred) else end.after
         self.hosts.ended(host, result, wait, now, is_page=is_page)
         finished.answered_at = answered_at
-        self._quota.end(host, is_page=is_page)
         if result is not None:
             finished.bytes = result.record.bytes
             is_paused = result.reason is Reason.PAUSED and result.retry_after is None
@@ -430,7 +414,6 @@ class RunningFetches:
         self._started(fetch)
         self._unlocated.pop(fetch, None)
         self._grant_slots()
-        self.suspects -= fetch.is_suspect
         self._wake()
 
     def withdraw(self) -> None:
@@ -441,7 +424,7 @@ class RunningFetches:
         self._filters.stop_reading()
         settled = self._timers.now() - SETTLING
         for task, fetch in self._fetches.items():
-            is_settling = fetch.left_wire_at is not None and fetch.left_wire_at > settled
+            is_settling = fetch.left_wire_at > settled
             if not (fetch.is_on_wire or is_settling or fetch.is_answered or fetch.is_withdrawn):
                 fetch.is_withdrawn = True
                 task.cancel()

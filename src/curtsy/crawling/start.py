@@ -10,7 +10,6 @@ import os
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from curtsy.blocking import LoopThread, close_at_exit
@@ -61,8 +60,9 @@ def acrawl(
     now. A later invalid one is skipped and reported in the summary.
 
     `job` is a name or a folder. A crawl with a job can be killed at any moment and resumes at its next start. Seeds
-    that do not belong to the job are refused (PolicyError). `restart` starts the job over. A job whose `store` is a Redis
-    server is shared: every machine that starts it takes part. The URLs of a dead machine wait for `lease` seconds.
+    that do not belong to the job are refused (PolicyError). `restart` starts the job over. A job whose `store` is a
+    Redis server is shared: every machine that starts it takes part. The URLs of a dead machine wait for `lease`
+    seconds.
 
     `outputs` are paths of files (`.jsonl`, `.warc.gz`, `.csv`) or folders, or output objects. `on_progress` is called
     with a snapshot every second and at the end. All fields of `CrawlOptions` and all arguments of `AsyncClient` are
@@ -101,17 +101,12 @@ def _options_of(given: Mapping[str, Any]) -> tuple[CrawlOptions, dict[str, Any]]
     names = {field.name for field in dataclasses.fields(CrawlOptions)}
     options = CrawlOptions(**{name: value for name, value in given.items() if name in names})
     settings = {name: value for name, value in given.items() if name not in names}
-    _check_names(settings, names)
-    return options, settings
-
-
-def _check_names(settings: Iterable[str], options: Iterable[str]) -> None:
-    """Raise PolicyError for a misspelt option of a crawl. The client reports other unknown names."""
     known = {*inspect.signature(AsyncClient).parameters, *keys()}
-    for name in settings:
-        near = difflib.get_close_matches(name, [*options, *known], 1)
-        if name not in known and near and near[0] in options:
+    for name in settings.keys() - known:  # a misspelt option; the client reports other unknown names
+        near = difflib.get_close_matches(name, [*names, *known], 1)
+        if near and near[0] in names:
             raise PolicyError(f"{name} is not an option of a crawl. Did you mean {near[0]}?")
+    return options, settings
 
 
 def _check(head: Sequence[str], options: CrawlOptions) -> None:
@@ -201,11 +196,8 @@ class Crawl:
         self._check_open()
         pages = aiter(self._crawl)
         try:
-            while True:
-                try:
-                    yield self._thread.call(_next(pages))
-                except StopAsyncIteration:
-                    return
+            while (page := self._thread.call(_next(pages))) is not None:
+                yield page
         finally:
             self.close()
 
@@ -268,9 +260,7 @@ class Crawl:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -278,8 +268,8 @@ async def _made(seeds: str | Iterable[str] | AsyncIterable[str], given: CrawlKey
     return acrawl(seeds, **given)
 
 
-async def _next(pages: AsyncIterator[CrawledPage]) -> CrawledPage:
-    return await anext(pages)
+async def _next(pages: AsyncIterator[CrawledPage]) -> CrawledPage | None:
+    return await anext(pages, None)
 
 
 def crawl(seeds: str | Iterable[str] | AsyncIterable[str], **given: Unpack[CrawlKeywords]) -> Crawl:

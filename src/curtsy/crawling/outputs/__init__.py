@@ -22,7 +22,7 @@ from curtsy.engine.arguments import wrong
 from curtsy.stores.url import check_path
 
 if TYPE_CHECKING:
-    from curtsy.crawling.outputs.entry import BodyForm
+    from curtsy.crawling.outputs.jsonlines import BodyForm
 
 
 KINDS = ("jsonl", "warc", "folder", "csv")

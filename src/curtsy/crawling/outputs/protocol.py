@@ -1,8 +1,8 @@
-"""Interfaces of an output: what a crawl calls, and what some outputs offer besides."""
+"""Interface of an output, and its contents in numbers."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import msgspec
 
@@ -55,29 +55,6 @@ class Output(Protocol):
         ...
 
 
-@runtime_checkable
-class Archive(Output, Protocol):
-    """Output that also stores redirects, without which links in an archive could not be followed."""
-
-    def redirect(self, page: CrawledPage) -> None:
-        """Write the response of a redirect."""
-        ...
-
-
-@runtime_checkable
-class Stream(Output, Protocol):
-    """Output that may be a pipe or a terminal, which cannot be truncated."""
-
-    @property
-    def is_stream(self) -> bool:
-        """Return whether it is a stream. A stream gets each entry once, and keeps its unsent bytes."""
-        ...
-
-    def check(self) -> None:
-        """Raise NotWritten if its reader has closed it."""
-        ...
-
-
 class Written(msgspec.Struct, frozen=True):
     """Actual contents of an output."""
 
@@ -89,12 +66,3 @@ class Written(msgspec.Struct, frozen=True):
 
     missing: int
     """Entries that were written but are absent, because the output was cut or removed meanwhile."""
-
-
-@runtime_checkable
-class Counted(Output, Protocol):
-    """Output that counts its contents."""
-
-    def written(self) -> Written:
-        """Return its contents over all runs."""
-        ...
