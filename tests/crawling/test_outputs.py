@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 
 from curtsy.core.errors import NotWritten, PolicyError, StoreError
 from curtsy.crawling.outputs import open_output
-from curtsy.crawling.outputs.append_file import FileOutput
 from curtsy.crawling.outputs.folder import Folder
 from curtsy.crawling.outputs.jsonlines import JsonLines
-from curtsy.crawling.outputs.protocol import Output, Written
+from curtsy.crawling.outputs.protocol import FileOutput, Output, Written
 from curtsy.crawling.outputs.skipped import SkippedCsv
 from curtsy.crawling.outputs.warc import Warc
 from tests.crawling.leaves import KINDS, Kind, Leaf, files_of, leaves, page, sizes, skip, write

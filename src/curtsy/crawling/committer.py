@@ -19,8 +19,7 @@ import msgspec
 from curtsy.core.errors import CurtsyError
 from curtsy.crawling.frontier.protocol import AsyncFrontier, Deferred, Done, Ending, Lapsed
 from curtsy.crawling.jobs import TOTALS, pages_in, totals_of
-from curtsy.crawling.outputs.append_file import FileOutput
-from curtsy.crawling.outputs.protocol import Output, Written
+from curtsy.crawling.outputs.protocol import FileOutput, Output, Written
 from curtsy.crawling.progress import CrawlTotals
 from curtsy.crawling.results import MOST_LINKS, Finished, SkippedUrl
 from curtsy.system.log import LibraryLogger, library_logger

@@ -17,7 +17,6 @@ from curtsy.core.crawl_record import MOST_HOSTS, MOST_SEEDS, CrawledHost, CrawlR
 from curtsy.core.errors import CurtsyError, PolicyError
 from curtsy.core.message import SECOND, Now
 from curtsy.core.messages import span
-from curtsy.core.policy import UNLIMITED
 from curtsy.core.record import Record
 from curtsy.core.secrets import mask_url
 from curtsy.crawling.committer import Committer
@@ -28,17 +27,7 @@ from curtsy.crawling.frontier.worker_id import WorkerId
 from curtsy.crawling.jobs import check_seeds, pages_in
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs.protocol import Output
-from curtsy.crawling.progress import (
-    CrawlPlan,
-    CrawlSnapshot,
-    CrawlSummary,
-    CrawlTotals,
-    RateMeter,
-    gap_of,
-    pages_left,
-    plan,
-    time_left,
-)
+from curtsy.crawling.progress import CrawlPlan, CrawlSnapshot, CrawlSummary, CrawlTotals, RateMeter, plan, time_left
 from curtsy.crawling.results import CrawledPage
 from curtsy.crawling.seeds import Given, Seeds
 from curtsy.engine.counters import process_name
@@ -173,22 +162,10 @@ class AsyncCrawl:
         self._check_open()
         notes = await self.frontier.notes()
         check_seeds(self._job, self.seeds, notes)
-        policies = self._session.policies
-        now = await self._session.store.now()
-        allowed: int | None = 0
-        gaps, overall = [], UNLIMITED
-        for host in dict.fromkeys(host_of(seed) for seed in self.seeds):
-            policy = policies.of(host)
-            if policy.global_rate:
-                overall = policies.overall
-            record = await self._session.store.read(policy.key_for(host))
-            gaps.append(gap_of(policy, 0.0 if record is None else record.crawl_delay / SECOND))
-            left = pages_left(policy, record, now)
-            allowed = None if left is None or allowed is None else allowed + left
         pages = self.options.max_pages
         if pages is not None:  # minus the pages that the job has already
             pages = max(0, pages - pages_in(notes))
-        return plan(pages, gaps, overall, allowed)
+        return await plan(self._session, dict.fromkeys(map(host_of, self.seeds)), pages)
 
     async def snapshot(self, hosts: int = 50) -> CrawlSnapshot:
         """Return the progress, with the state of at most `hosts` hosts."""

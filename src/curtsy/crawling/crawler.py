@@ -106,7 +106,7 @@ class Crawler:
             session, self.filters, self.results, self.wake, frontier.locate, places=options.max_concurrent,
             most_pages=options.max_pages_per_host, is_shared=lease is not None,
         )  # fmt: skip
-        self._wakeup = Wakeup(session.timers, lambda: not self.fetches.starting and not self.fetches.on_wire)
+        self._wakeup = Wakeup(session.timers, lambda: not self.fetches.places_in_use)
         self.counts = Counts(0, 0, 0, 0, 0)
         self.stopping: Ended | None = None
         """Reason for the stop; None if it was not stopped."""
@@ -373,7 +373,7 @@ class Crawler:
         most, qps = options.max_concurrent, self._session.policies.global_qps
         if qps is not None:
             most = min(most, longest_queue(qps) - fetches.queued_for_rate())
-        room = most - fetches.on_wire - fetches.starting
+        room = most - fetches.places_in_use
         if options.max_pages is not None:
             under_way = len(fetches) - fetches.looked_up + len(self.results.finished) + held
             room = min(room, options.max_pages - self._committer.pages - under_way)

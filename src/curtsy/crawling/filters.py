@@ -28,12 +28,8 @@ from curtsy.crawling.frontier.url_table import FARTHEST, PackedUrls
 from curtsy.crawling.jobs import SITEMAPS, WIDENED
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.reader import (
-    DUPLICATE,
-    FOREIGN_PRIORITY,
     GZIP,
-    NOINDEX,
-    NOT_CANONICAL,
-    RESERVE_PRIORITY,
+    SEED_PRIORITY,
     SITEMAP_PRIORITY,
     Reader,
     Reading,
@@ -42,7 +38,6 @@ from curtsy.crawling.reader import (
     answer_of,
     is_for_sitemap,
     is_listed,
-    is_seed,
     moment,
     origin_of,
 )
@@ -53,6 +48,15 @@ from curtsy.system.log import LibraryLogger, library_logger
 from curtsy.system.threads import in_thread
 
 _log: LibraryLogger = library_logger("crawl")
+
+NOINDEX, NOT_CANONICAL, DUPLICATE = "noindex", "not_canonical", "duplicate"
+"""Reason codes for pages that are left out of the results."""
+
+FOREIGN_PRIORITY = -1
+"""Priority of links from another registered domain. A host's own links go first, so no site floods another's queue."""
+
+RESERVE_PRIORITY = -200
+"""Priority of sitemaps that are read only when their host has no page left."""
 
 MOST_FOREIGN_URLS = 10_000
 """Maximum number of remembered URLs to which another registered domain has redirected."""
@@ -436,6 +440,11 @@ class Filters:
         at = moment(self._session.epoch())
         skipped = SkippedUrl(claimed.url, reason, message, status, claimed.depth, claimed.parent, not failed, at)
         return Finished(claimed, Failed(reason, after), skipped=(skipped,))
+
+
+def is_seed(claimed: Claimed) -> bool:
+    """Return whether it is a seed, or a redirect target of one."""
+    return 0 < claimed.priority <= SEED_PRIORITY
 
 
 def may_pass(result: FetchResult) -> bool:

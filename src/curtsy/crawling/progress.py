@@ -13,12 +13,13 @@ import msgspec
 
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.host import Host, fresh, in_time
-from curtsy.core.message import Now
+from curtsy.core.message import SECOND, Now
 from curtsy.core.messages import describe, span
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.result import FetchResult
 from curtsy.crawling.frontier.protocol import HostQueue
 from curtsy.crawling.outputs.protocol import Written
+from curtsy.engine.session import Session
 
 
 class Ended(StrEnum):
@@ -188,20 +189,12 @@ class CrawlSummary(msgspec.Struct, frozen=True):
         totals = self.totals
         return {
             "ended": str(self.ended),
-            "total": self.total,
-            "fetched": self.fetched,
-            "cached": self.cached,
-            "skipped": self.skipped,
-            "failed": self.failed,
-            "redirected": totals.redirected,
-            "sitemaps": totals.sitemaps,
-            "bytes": totals.bytes,
+            **{name: getattr(self, name) for name in ("total", "fetched", "cached", "skipped", "failed")},
+            **{name: getattr(totals, name) for name in ("redirected", "sitemaps", "bytes")},
             "seconds": round(totals.seconds, 3),
             "queued": self.queued,
             "resume_in": self.resume_in,
-            "skipped_by_reason": dict(totals.skipped),
-            "failed_by_reason": dict(totals.failed),
-            "left_out_by_reason": dict(totals.left_out),
+            **{f"{name}_by_reason": dict(getattr(totals, name)) for name in ("skipped", "failed", "left_out")},
         }
 
 
@@ -240,12 +233,21 @@ def pages_left(policy: Policy, host: Host | None, now: Now) -> int | None:
     return max(0, min(lefts)) if lefts else None
 
 
-def plan(pages: int | None, gaps: Sequence[float], overall: Policy | None, allowed: int | None) -> CrawlPlan:
-    """Estimate the duration of `pages` pages on hosts with these gaps, under the shared rate of all hosts."""
-    gap = max(gaps, default=0.0)
-    rate = sum(1 / each for each in gaps) if gaps and all(gaps) else None
-    if overall is not None and overall.qps is not None:
-        rate = overall.qps if rate is None else min(rate, overall.qps)
+async def plan(session: Session, hosts: Iterable[str], pages: int | None) -> CrawlPlan:
+    """Estimate the duration of `pages` pages on these hosts by their policies and records, without any request."""
+    policies, now = session.policies, await session.store.now()
+    gaps, lefts, rates = [], [], []
+    for host in hosts:
+        policy = policies.of(host)
+        record = await session.store.read(policy.key_for(host))
+        gaps.append(gap_of(policy, 0.0 if record is None else record.crawl_delay / SECOND))
+        lefts.append(pages_left(policy, record, now))
+        if policy.global_rate and policies.overall.qps is not None:
+            rates = [policies.overall.qps]
+    if gaps and all(gaps):
+        rates.append(sum(1 / each for each in gaps))
+    gap, rate = max(gaps, default=0.0), min(rates, default=None)
+    allowed = None if None in lefts else sum(left or 0 for left in lefts)
     pace = f"a page every {span(1 / rate)}" if rate is not None else "no pauses"
     seconds = None if pages is None else 0.0 if rate is None else pages / rate
     if pages is None:
@@ -360,17 +362,9 @@ class Hosts:
             next_in = queue.due_in
         elif queue is None and state == "waiting":
             state = "done"
-        return HostProgress(
-            host=host,
-            state=state,
-            pages=known.pages,
-            errors=known.errors,
-            queued=None if queue is None else queue.queued,
-            next_in=None if state in ("done", "fetching") else next_in,
-            requests_left=known.requests_left,
-            pages_left=known.pages_left,
-            why=known.why,
-        )
+        queued, wait = None if queue is None else queue.queued, None if state in ("done", "fetching") else next_in
+        numbers = known.pages, known.errors, queued, wait, known.requests_left, known.pages_left
+        return HostProgress(host, state, *numbers, known.why)
 
 
 MINUTE = 60.0

@@ -31,18 +31,9 @@ from curtsy.system.log import LibraryLogger, library_logger
 
 _log: LibraryLogger = library_logger("crawl")
 
-NOINDEX, NOT_CANONICAL, DUPLICATE = "noindex", "not_canonical", "duplicate"
-"""Reason codes for pages that are left out of the results."""
-
 SEED_PRIORITY, SITEMAP_PRIORITY = 100, 200
 """Priorities. Sitemaps precede pages, because they list them. Links have priority 0. A URL that is put back last loses
 one."""
-
-FOREIGN_PRIORITY = -1
-"""Priority of links from another registered domain. A host's own links go first, so no site floods another's queue."""
-
-RESERVE_PRIORITY = -200
-"""Priority of sitemaps that are read only when their host has no page left."""
 
 GZIP = b"\x1f\x8b"
 
@@ -120,11 +111,6 @@ class Reader:
             return found.fresh
         followed = () if found.nofollow else found.fresh.items()
         return {href: link for href, link in followed if link not in found.unfollowed}
-
-
-def is_seed(claimed: Claimed) -> bool:
-    """Return whether it is a seed, or a redirect target of one."""
-    return 0 < claimed.priority <= SEED_PRIORITY
 
 
 def is_for_sitemap(claimed: Claimed) -> bool:

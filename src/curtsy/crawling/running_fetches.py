@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 from curtsy.core import messages
 from curtsy.core.effects import FetchRequest
@@ -50,6 +51,18 @@ SUSPECT, GUILTY = 3, 6
 that crashes the reader would end every run."""
 
 
+class Phase(IntEnum):
+    """What a running fetch does. In all phases but WAITING it counts as in flight at its domain and address."""
+
+    WAITING = 0
+    """It waits for its turn, or its response is processed."""
+    STARTING = 1
+    """It is not on the wire yet but may get there."""
+    LOOKED_UP = 2
+    """Its host is looked up. It holds a slot of its domain, but none on the wire."""
+    ON_WIRE = 3
+
+
 @dataclass(slots=True, eq=False)
 class RunningFetch:
     """Claimed URL that is being fetched."""
@@ -59,13 +72,7 @@ class RunningFetch:
     """Registered domain."""
     address: str = ""
     """Address of its host, or the last known one of its site; empty if unknown."""
-    has_slot: bool = False
-    """True if it counts as in flight."""
-    is_starting: bool = True
-    """True if it is not on the wire yet but may get there."""
-    is_looked_up: bool = False
-    """True while its host is looked up. Then it holds a slot of its site, but none on the wire."""
-    is_on_wire: bool = False
+    phase: Phase = Phase.WAITING
     is_asked: bool = False
     """True after a reply to more than robots.txt. A retry then waits for its own host."""
     is_answered: bool = False
@@ -110,8 +117,6 @@ class RunningFetches:
         self._lookups: set[asyncio.Task[None]] = set()
         self._nameless: set[str] = set()
         """Hosts whose lookups were slow and failed. The next fetch of each is sent anyway."""
-        self.looked_up = 0
-        """Number of fetches that wait for the lookup of their host."""
         self._is_shared = is_shared
         self._timers = session.timers
         self._loop_turn = Turn()
@@ -119,9 +124,8 @@ class RunningFetches:
         self._returning: dict[RunningFetch, asyncio.Future[None]] = {}
         """Fetches that left the wire and wait for a slot to return."""
         self.hosts = Hosts(most_pages)
-        self.starting = 0
-        """Number of fetches that are not on the wire yet."""
-        self.on_wire = 0
+        self._phases = [0] * len(Phase)
+        """Number of fetches in each phase."""
         self.broken: BaseException | None = None
         """Internal error. The crawl ends, because the URL of the failed task has no owner."""
         self.paused_at: float | None = None
@@ -129,6 +133,21 @@ class RunningFetches:
 
     def __len__(self) -> int:
         return len(self._fetches)
+
+    @property
+    def on_wire(self) -> int:
+        """Return the number of fetches on the wire."""
+        return self._phases[Phase.ON_WIRE]
+
+    @property
+    def looked_up(self) -> int:
+        """Return the number of fetches that wait for the lookup of their host."""
+        return self._phases[Phase.LOOKED_UP]
+
+    @property
+    def places_in_use(self) -> int:
+        """Return the number of fetches that are on the wire or may get there."""
+        return self._phases[Phase.ON_WIRE] + self._phases[Phase.STARTING]
 
     @property
     def is_suspect_running(self) -> bool:
@@ -141,13 +160,12 @@ class RunningFetches:
 
     def queued_for_rate(self) -> int:
         """Return the number of fetches that know their rules and wait for their first request."""
-        fetches = self._fetches.values()
-        return sum(not (fetch.is_starting or fetch.is_on_wire or fetch.is_asked) for fetch in fetches) - self.looked_up
+        return sum(fetch.phase is Phase.WAITING and not fetch.is_asked for fetch in self._fetches.values())
 
     def waiting_to_retry(self) -> int:
         """Return the number of fetches that had a reply and wait for a retry."""
         fetches = self._fetches.values()
-        return sum(fetch.is_asked and not (fetch.is_on_wire or fetch.is_answered) for fetch in fetches)
+        return sum(fetch.is_asked and not fetch.is_answered and fetch.phase is not Phase.ON_WIRE for fetch in fetches)
 
     def room(self) -> Room:
         """Return the current shares of slots. If LOOKUPS names are being looked up, further slow names wait."""
@@ -167,7 +185,7 @@ class RunningFetches:
             is_at_its_share = self._sites.held[site] + len(claims) >= self._sites.share
             return Room(self._places, {}, None) if is_at_its_share else None
         held = self._addresses.held
-        if claims or len(held) != 1 or sum(held.values()) < self.on_wire + self.starting:
+        if claims or len(held) != 1 or sum(held.values()) < self.places_in_use:
             return None  # the address of the claims is unknown
         [address] = held
         is_at_its_share = held[address] >= self._addresses.share
@@ -182,8 +200,8 @@ class RunningFetches:
         fetch = RunningFetch(claimed, site_of(claimed.host))
         if (address := self._located.get(fetch.site, SLOW)) != SLOW:
             fetch.address = address
-        self.starting += 1
-        self._count(fetch)
+        self._phases[fetch.phase] += 1
+        self._enter(fetch, Phase.STARTING)
         self.hosts.began(claimed.host)
         task = asyncio.ensure_future(self._fetch(fetch, may_crowd))
         self._fetches[task] = fetch
@@ -238,7 +256,7 @@ class RunningFetches:
 
         While at most a quarter of the slots is in use, no address can exceed its share, so none is looked up.
         """
-        if self.starting + self.on_wire <= self._addresses.share:
+        if self.places_in_use <= self._addresses.share:
             self._unlocated[fetch] = None
             return None
         others, self._unlocated = self._unlocated, {}
@@ -282,17 +300,13 @@ class RunningFetches:
 
     async def _wait_for_name(self, fetch: RunningFetch, lookup: asyncio.Task[None]) -> None:
         """Release the slot of a fetch until its host is looked up."""
-        fetch.is_looked_up = True
-        self.looked_up += 1
-        self._started(fetch)
+        self._enter(fetch, Phase.LOOKED_UP)
         self._grant_slots()
         self._wake()
         try:
             await lookup
         finally:
-            fetch.is_looked_up = False
-            self.looked_up -= 1
-            self._count(fetch)
+            self._enter(fetch, Phase.WAITING)
         if fetch.address in ("", SLOW):
             if len(self._nameless) >= MOST_LOCATED:
                 self._nameless.clear()
@@ -303,7 +317,7 @@ class RunningFetches:
         """Look up the address of a fetch and count the fetch there."""
         claimed, now = fetch.claimed, self._timers.now
         address = SLOW if claimed.host in self._nameless else await self._session.address_of(claimed.url)
-        if address != fetch.address and fetch.has_slot:
+        if address != fetch.address and fetch.phase is not Phase.WAITING:
             if fetch.address:
                 self._addresses.give_back_for(fetch.site, fetch.address, now())
             if address:
@@ -320,16 +334,17 @@ class RunningFetches:
             self._located[fetch.site] = address
             self._report_address(fetch.claimed.host, address)
 
-    def _count(self, fetch: RunningFetch) -> None:
-        """Update whether a fetch counts as in flight at its registered domain and its address."""
-        has_slot = fetch.is_starting or fetch.is_on_wire or fetch.is_looked_up
-        now = self._timers.now()
-        if has_slot == fetch.has_slot:
+    def _enter(self, fetch: RunningFetch, phase: Phase) -> None:
+        """Set the phase of a fetch, and count whether it is in flight at its registered domain and its address."""
+        before, fetch.phase = fetch.phase, phase
+        self._phases[before] -= 1
+        self._phases[phase] += 1
+        if (before is Phase.WAITING) == (phase is Phase.WAITING):
             return
-        fetch.has_slot = has_slot
-        (self._sites.take if has_slot else self._sites.give_back)(fetch.site, now)
+        is_over, now = phase is Phase.WAITING, self._timers.now()
+        (self._sites.give_back if is_over else self._sites.take)(fetch.site, now)
         if fetch.address:
-            count = self._addresses.take_for if has_slot else self._addresses.give_back_for
+            count = self._addresses.give_back_for if is_over else self._addresses.take_for
             count(fetch.site, fetch.address, now)
 
     def _finish(self, finished: Finished, result: FetchResult | None, answered_at: float | None) -> None:
@@ -353,10 +368,7 @@ class RunningFetches:
         return FetchRequest(claimed.url, max_wait=max_wait, follow=follow, deadline=deadline, is_foreign=is_foreign)
 
     def _on_wire(self, fetch: RunningFetch, is_on_wire: bool) -> None:
-        fetch.is_on_wire = is_on_wire
-        self.on_wire += 1 if is_on_wire else -1
-        self._started(fetch)
-        self._count(fetch)
+        self._enter(fetch, Phase.ON_WIRE if is_on_wire else Phase.WAITING)
         if not is_on_wire:
             fetch.left_wire_at = self._timers.now()
             url = fetch.claimed.url
@@ -370,14 +382,14 @@ class RunningFetches:
         A fetch returns to the wire for its page or a retry. It holds no slot while it waits. Without this check, all
         fetches whose pauses end together would be on the wire at once.
         """
-        return None if fetch.is_starting or self._may_return(fetch) else self._turn(fetch)
+        return None if fetch.phase is Phase.STARTING or self._may_return(fetch) else self._turn(fetch)
 
     async def _turn(self, fetch: RunningFetch) -> None:
         turn = self._returning[fetch] = asyncio.get_running_loop().create_future()
         try:
             await turn
         except asyncio.CancelledError:
-            self._started(fetch)  # a slot may have been granted in the same moment
+            self._enter(fetch, Phase.WAITING)  # a slot may have been granted in the same moment
             self._grant_slots()
             raise
         finally:
@@ -385,33 +397,25 @@ class RunningFetches:
 
     def _may_return(self, fetch: RunningFetch) -> bool:
         now = self._timers.now()
-        if self.starting + self.on_wire >= self._places or self._sites.is_full(fetch.site, now):
+        if self.places_in_use >= self._places or self._sites.is_full(fetch.site, now):
             return False
         return not (fetch.address and self._addresses.is_full(fetch.address, now))
 
     def _grant_slots(self) -> None:
         """Grant free slots to the fetches that have waited longest."""
         for fetch, turn in list(self._returning.items()):
-            if self.starting + self.on_wire >= self._places:
+            if self.places_in_use >= self._places:
                 return
             if not turn.done() and self._may_return(fetch):
-                fetch.is_starting = True
-                self.starting += 1
-                self._count(fetch)
+                self._enter(fetch, Phase.STARTING)
                 turn.set_result(None)
-
-    def _started(self, fetch: RunningFetch) -> None:
-        """Record that a fetch is on the wire, or will not get there."""
-        if fetch.is_starting:
-            fetch.is_starting = False
-            self.starting -= 1
-            self._count(fetch)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         fetch = self._fetches.pop(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.broken = error
-        self._started(fetch)
+        self._enter(fetch, Phase.WAITING)
+        self._phases[Phase.WAITING] -= 1
         self._unlocated.pop(fetch, None)
         self._grant_slots()
         self._wake()
@@ -425,7 +429,7 @@ class RunningFetches:
         settled = self._timers.now() - SETTLING
         for task, fetch in self._fetches.items():
             is_settling = fetch.left_wire_at > settled
-            if not (fetch.is_on_wire or is_settling or fetch.is_answered or fetch.is_withdrawn):
+            if not (fetch.phase is Phase.ON_WIRE or is_settling or fetch.is_answered or fetch.is_withdrawn):
                 fetch.is_withdrawn = True
                 task.cancel()
 

@@ -1,4 +1,4 @@
-"""Outputs in files: AppendFile, which can be truncated to its end at the last flush, and FileOutput, which uses one.
+"""AppendFile: a file that is only appended to, and can be truncated to its end at the last flush.
 
 A pipe or a terminal cannot be truncated. Its unsent bytes stay pending, and are sent first next time.
 """
@@ -20,9 +20,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from curtsy.core.errors import NotWritten, StoreError
-from curtsy.crawling.outputs.protocol import Written
-from curtsy.crawling.results import CrawledPage, SkippedUrl
-from curtsy.stores.url import check_path
 from curtsy.system.log import library_logger
 from curtsy.system.own_file import open_own
 
@@ -69,8 +66,7 @@ class End(msgspec.Struct, frozen=True, gc=False):
 class AppendFile:
     """File that is written only at its end.
 
-    After an error it ends where it was last flushed, and accepts nothing more until it is opened again. So entries
-    since that flush are absent from it. A stream (standard output, a pipe) keeps its unsent bytes.
+    A stream (standard output, a pipe) keeps the bytes that it could not send.
     """
 
     def __init__(self, path: str, *, is_ours: bool = False) -> None:
@@ -260,30 +256,20 @@ class AppendFile:
             while rest:
                 rest = rest[self._file.write(rest) or 0 :]
         except OSError as error:
-            failure = not_written(self.path, error)
-            self.take_back(failure)
-            raise failure from error
-        except BaseException:
-            self.take_back()
-            raise
+            raise not_written(self.path, error) from error
         self._written += len(data)
         if len(self._head) < HEAD:
             self._head += bytes(data[: HEAD - len(self._head)])
         self._tail = bytes(data[-TAIL:]) if len(data) >= TAIL else (self._tail + data)[-TAIL:]
 
-    def take_back(self, why: NotWritten | None = None) -> None:
-        """Truncate the file to the last flush, and accept nothing more until it is opened again."""
-        if why is not None:
-            self._complaint = str(why)
+    def discard(self, why: str = "") -> None:
+        """Close the file without writing the buffer. Later calls raise NotWritten with `why`, until it is opened."""
+        self._complaint = why or self._complaint
         self._buffer = bytearray()
         file, self._file = self._file, None
         if file is not None:
-            try:
-                if not self.is_stream:
-                    file.truncate(self.flushed.size)
+            with contextlib.suppress(OSError):
                 self._let_go(file)
-            except OSError:  # the next open() truncates it
-                file.close()
 
     def close(self) -> None:
         """Write the buffer and close the file. Idempotent."""
@@ -299,56 +285,6 @@ class AppendFile:
             self._let_go(file)
         except OSError as error:  # some file systems report write errors only on close
             raise not_written(self.path, error) from error
-
-
-class FileOutput:
-    """Base of the outputs in files. Subclasses write the entries that they are made for; others are ignored."""
-
-    def __init__(self, kind: str, path: str | os.PathLike[str], file: str = "") -> None:
-        """Create an output. `file` is the name of its AppendFile if `path` is a folder."""
-        check_path("path", path)
-        self.path = STANDARD_OUTPUT if path == STANDARD_OUTPUT and not file else os.path.abspath(path)
-        self.name = f"{kind}:{self.path}"
-        self._file = AppendFile(os.path.join(self.path, file) if file else self.path, is_ours=bool(file))
-
-    @property
-    def is_stream(self) -> bool:
-        """Return whether it is a pipe or a terminal. It cannot be truncated, so it gets each entry once."""
-        return self._file.is_stream
-
-    def open(self, state: Any | None) -> None:
-        """Start it, or resume at `state`. A stream continues at its present position."""
-        self._file.open(read_state(self.name, state, End), self._whole)
-
-    def _whole(self, path: str) -> tuple[int, int]:
-        """Return the intact part of a cut file: bytes and entries. Here an entry is a line."""
-        return whole_lines(path)
-
-    def page(self, page: CrawledPage) -> None:
-        """Write a page."""
-
-    def redirect(self, page: CrawledPage) -> None:
-        """Write the response of a redirect."""
-
-    def skipped(self, skipped: SkippedUrl) -> None:
-        """Write a URL without a page."""
-
-    def flush(self) -> dict[str, Any]:
-        """Pass all data to the system; return the end of the file."""
-        return msgspec.structs.asdict(self._file.flush())
-
-    def check(self) -> None:
-        """Raise NotWritten if it is a stream and its reader has closed it."""
-        self._file.check()
-
-    def written(self) -> Written:
-        """Return its contents over all runs."""
-        missing, flushed = self._file.missing(), self._file.flushed
-        return Written(self.name, flushed.entries + flushed.lost - missing, missing)
-
-    def close(self) -> None:
-        """Close it. Idempotent."""
-        self._file.close()
 
 
 def _read_at(file: FileIO, place: int, count: int) -> bytes:

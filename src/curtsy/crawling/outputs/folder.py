@@ -13,14 +13,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from curtsy.core.errors import NotWritten
-from curtsy.crawling.outputs.append_file import End, FileOutput, foreign, not_written, read_state
+from curtsy.crawling.outputs.append_file import End, foreign, read_state
 from curtsy.crawling.outputs.jsonlines import encode, entry_of
+from curtsy.crawling.outputs.protocol import FileOutput
 from curtsy.crawling.results import CrawledPage
 from curtsy.system.own_file import create_own
 
@@ -99,24 +98,21 @@ class Folder(FileOutput):
     def __init__(self, path: str | os.PathLike[str], *, mask_secrets: bool = True) -> None:
         super().__init__("folder", path, INDEX)
         self._mask_secrets = mask_secrets
-        self._unflushed: list[str] = []
-        """Bodies written since the last flush of the index."""
 
-    def open(self, state: Any | None) -> None:
-        """Start it, or resume at `state`; later pages are removed."""
+    def _open(self, state: Any | None) -> None:
         flushed = read_state(self.name, state, End)
-        self._unflushed.clear()
         later: list[str] = []
-        try:
-            if flushed is None:
-                if os.path.isdir(self.path) and set(os.listdir(self.path)) - {INDEX}:
-                    raise foreign(self.path)
-            elif os.path.exists(self._file.path):
-                later = _files_after(self._file.path, flushed.size)
-        except OSError as error:
-            raise not_written(self.path, error) from error
-        super().open(state)
-        self._remove(later)  # only after the index is recognized as ours
+        if flushed is None:
+            if os.path.isdir(self.path) and set(os.listdir(self.path)) - {INDEX}:
+                raise foreign(self.path)
+        elif os.path.exists(self._file.path):
+            later = _files_after(self._file.path, flushed.size)
+        super()._open(state)
+        for file in later:  # only after the index is recognized as ours
+            for path in self._paths(file):
+                for each in (path, path + PART):
+                    with contextlib.suppress(OSError):
+                        os.unlink(each)
 
     def page(self, page: CrawledPage) -> None:
         """Write a line of the index, then the two files, each completely or not at all."""
@@ -125,46 +121,16 @@ class Folder(FileOutput):
         file = f"{key[:2]}/{key}{ending_of(page.content_type)}"
         line = IndexEntry(entry.url, file, entry.status, entry.content_type, entry.size, entry.fetched_at)
         meta = msgspec.json.format(encode(entry), indent=2)
-        try:
+        with self._restored():
             self._file.write(encode(line), b"\n")
-            self._unflushed.append(file)
             self._file.sync()
             body_path, meta_path = self._paths(file)
             _create(body_path, page.body)
             _create(meta_path, meta)
-        except BaseException as error:
-            failure = not_written(self.path, error) if isinstance(error, OSError) else None
-            self._take_back(failure)
-            if failure is None:
-                raise
-            raise failure from error
-
-    def flush(self) -> dict[str, Any]:
-        """Pass all data to the system; return the end of the index."""
-        try:
-            state = super().flush()
-        except NotWritten:
-            self._take_back()
-            raise
-        self._unflushed.clear()
-        return state
 
     def _paths(self, file: str) -> tuple[str, str]:
         path = os.path.join(self.path, *file.split("/"))
         return path, os.path.splitext(path)[0] + META
-
-    def _take_back(self, why: NotWritten | None = None) -> None:
-        """Restore the state of the last flush."""
-        self._file.take_back(why)
-        self._remove(self._unflushed)
-        self._unflushed.clear()
-
-    def _remove(self, files: Iterable[str]) -> None:
-        for file in files:
-            for path in self._paths(file):
-                for each in (path, path + PART):
-                    with contextlib.suppress(OSError):
-                        os.unlink(each)
 
 
 def ending_of(content_type: str | None) -> str:

@@ -16,7 +16,7 @@ from curtsy.core.cache import url_sha256
 from curtsy.core.charset import decode
 from curtsy.core.message import Headers
 from curtsy.core.secrets import mask_url
-from curtsy.crawling.outputs.append_file import FileOutput
+from curtsy.crawling.outputs.protocol import FileOutput
 from curtsy.crawling.results import CrawledPage
 
 BodyForm = Literal["none", "text", "base64"]
@@ -156,4 +156,6 @@ class JsonLines(FileOutput):
 
     def page(self, page: CrawledPage) -> None:
         """Write a line."""
-        self._file.write(encode(entry_of(page, body=self._body, mask_secrets=self._mask_secrets)), b"\n")
+        line = encode(entry_of(page, body=self._body, mask_secrets=self._mask_secrets))
+        with self._restored():
+            self._file.write(line, b"\n")

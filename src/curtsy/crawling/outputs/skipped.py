@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from curtsy.core.secrets import mask_url
-from curtsy.crawling.outputs.append_file import FileOutput, read_state
+from curtsy.crawling.outputs.append_file import read_state
+from curtsy.crawling.outputs.protocol import FileOutput
 from curtsy.crawling.results import CrawledPage, SkippedUrl
 from curtsy.stores.url import check_path
 
@@ -46,7 +47,8 @@ class SkippedCsv(FileOutput):
         given = [getattr(skipped, name) for name in COLUMNS]
         cells = ["" if value is None else str(value) for value in given]
         shown = [_harmless(mask_url(cell) if self._mask_secrets else cell) for cell in cells]
-        self._file.write(b"" if self._file.size else _row(COLUMNS), _row(shown))
+        with self._restored():
+            self._file.write(b"" if self._file.size else _row(COLUMNS), _row(shown))
 
 
 def _harmless(cell: str) -> str:

@@ -14,7 +14,6 @@ Bodies are stored decompressed, not as sent over the wire. Header fields about t
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import hashlib
 import os
@@ -31,19 +30,11 @@ from urllib.parse import quote
 import msgspec
 
 from curtsy import __version__
-from curtsy.core.errors import NotWritten, PolicyError
+from curtsy.core.errors import PolicyError
 from curtsy.core.message import Headers
-from curtsy.crawling.outputs.append_file import (
-    AppendFile,
-    End,
-    FileOutput,
-    foreign,
-    not_written,
-    read_state,
-    whole_lines,
-)
+from curtsy.crawling.outputs.append_file import AppendFile, End, foreign, read_state, whole_lines
 from curtsy.crawling.outputs.jsonlines import HIDDEN
-from curtsy.crawling.outputs.protocol import Written
+from curtsy.crawling.outputs.protocol import FileOutput, Written
 from curtsy.crawling.results import CrawledPage
 from curtsy.stores.url import check_path
 from curtsy.system.log import library_logger
@@ -132,9 +123,6 @@ class Warc(FileOutput):
         self._lost = 0
         """Number of responses in earlier files that are missing now."""
 
-        self._flushed: WarcState | None = None
-        """State to restore after a failure; None while it is not open."""
-
     def _path(self, number: int) -> str:
         return f"{self._stem}-{number:05}{self._ending}"
 
@@ -142,32 +130,21 @@ class Warc(FileOutput):
         """Make the file with this number the present one, closed."""
         self._number, self._file = number, AppendFile(self._path(number), is_ours=True)
 
-    def open(self, state: Any | None) -> None:
-        """Start it, or resume at `state`, at the end of a record."""
+    def _open(self, state: Any | None) -> None:
         found = read_state(self.name, state, WarcState)
-        self.close()
         if self._since is not None and not os.path.exists(f"{self._since}.payloads.txt"):
             raise PolicyError(
                 f"since = {self._since!r} must be an archive that curtsy wrote, but there is no "
                 f"{self._since}.payloads.txt. Leave it out to archive everything again."
             )
-        try:
-            if found is None:
-                self._begin()
-            else:
-                self._archive = uuid.UUID(found.archive)
-                self._cut(found)
-            self._known = {}
-            if self._since is not None:
-                self._recall(f"{self._since}.payloads.txt")
-            self._recall(self._payloads.path)
-        except BaseException as error:
-            self._file.take_back()
-            self._payloads.take_back()
-            self._flushed = None
-            if isinstance(error, OSError):
-                raise not_written(self._path(self._number), error) from error
-            raise
+        if found is None:
+            self._begin()
+        else:
+            self._cut(found)
+        self._known = {}
+        if self._since is not None:
+            self._recall(f"{self._since}.payloads.txt")
+        self._recall(self._payloads.path)
 
     def _begin(self) -> None:
         for path in self._files().values():
@@ -178,10 +155,10 @@ class Warc(FileOutput):
         self._file.open(None, self._whole)
         self._payloads.open(None, whole_lines)
         self._earlier, self._lost = [], 0
-        self._flushed = self._state()
 
     def _cut(self, state: WarcState) -> None:
         """Restore the state of a flush: remove later files, and later records in the last file."""
+        self._archive = uuid.UUID(state.archive)
         found = self._files()
         later = {number: path for number, path in found.items() if number > state.file}
         for number, path in later.items():
@@ -200,11 +177,6 @@ class Warc(FileOutput):
                     "restart=True) to have them all."
                 )
                 self._lost, self._earlier[place] = self._lost + answers, 0
-        self._flushed = state
-
-    def _state(self) -> WarcState:
-        ends = self._file.flush(), self._payloads.flush()
-        return WarcState(str(self._archive), self._number, *ends, tuple(self._earlier), self._lost)
 
     def _files(self) -> dict[int, str]:
         found = {}
@@ -241,15 +213,12 @@ class Warc(FileOutput):
             about = [("WARC-Type", "request"), ("WARC-Record-ID", new_id()), *fields[1:]]
             about += [("WARC-Concurrent-To", own), ("Content-Type", REQUEST)]
             made += self._made(_digested(about, [request_head(page)]))
-        try:
+        with self._restored():
             self._write(made)
             if place is None and page.body:
                 where = f"{own} {date} {url}".encode()
                 self._payloads.write(key, b" ", where, b"\n")
                 self._learn(key, where)
-        except BaseException as error:
-            self._take_back(error)
-            raise
 
     def redirect(self, page: CrawledPage) -> None:
         """Write the records of a redirect, so that a replay can follow it."""
@@ -287,28 +256,11 @@ class Warc(FileOutput):
         name = uuid.uuid5(self._archive, str(number))
         return f"WARC/1.1\r\nWARC-Type: warcinfo\r\nWARC-Record-ID: <urn:uuid:{name}>\r\n".encode()
 
-    def flush(self) -> dict[str, Any]:
-        """Pass all data to the system; return the last file's number and end."""
-        try:
-            self._flushed = self._state()
-        except BaseException as error:
-            self._take_back(error)
-            raise
-        state: dict[str, Any] = msgspec.to_builtins(self._flushed)
-        return state
-
-    def _take_back(self, error: BaseException) -> None:
-        """Restore the state of the last flush, and accept nothing more until it is opened again."""
-        why = error if isinstance(error, NotWritten) else None
-        flushed, self._flushed = self._flushed, None
-        self._file.take_back()
-        self._payloads.take_back()
-        if flushed is not None:
-            with contextlib.suppress(OSError, NotWritten):  # else the next open() truncates it
-                self._cut(flushed)
-        self._file.take_back(why)
-        self._payloads.take_back(why)
-        self._flushed = None
+    def _flush(self) -> dict[str, Any]:
+        ends = self._file.flush(), self._payloads.flush()
+        state = WarcState(str(self._archive), self._number, *ends, tuple(self._earlier), self._lost)
+        plain: dict[str, Any] = msgspec.to_builtins(state)
+        return plain
 
     def written(self) -> Written:
         """Return the contents of its files."""
@@ -318,11 +270,13 @@ class Warc(FileOutput):
         all_written = sum(self._earlier) + self._lost + flushed.entries + flushed.lost
         return Written(self.name, all_written - missing, missing)
 
-    def close(self) -> None:
-        """Close it. Idempotent."""
-        self._flushed = None
+    def _close(self) -> None:
         self._file.close()
         self._payloads.close()
+
+    def _discard(self, why: str = "") -> None:
+        self._file.discard(why)
+        self._payloads.discard(why)
 
 
 def _split(path: str | os.PathLike[str]) -> tuple[str, str]:
