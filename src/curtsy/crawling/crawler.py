@@ -6,7 +6,6 @@
     Results          the results until they may be written (results.py)
     Committer        writes outputs and frontier together (committer.py)
     Seeds            the start URLs, read while the crawl runs (seeds.py)
-    Wakeup           wakes the loop (event_loop.py)
 
 Results are written before more URLs are claimed, so a kill repeats only the requests in flight. Admission alone decides
 when a host may be requested. A URL that is not due is put back with the time that admission returned, and occupies no
@@ -25,7 +24,6 @@ from curtsy.core.errors import CurtsyError, NotWritten, PolicyError, Reason
 from curtsy.core.message import MAX_URL, Url, parse_url
 from curtsy.core.messages import crawl_end, reached, span
 from curtsy.crawling.committer import Committer
-from curtsy.crawling.event_loop import Wakeup
 from curtsy.crawling.filters import Filters
 from curtsy.crawling.frontier.protocol import LEASE, AsyncFrontier, Claimed, Counts, Deferred, Found
 from curtsy.crawling.jobs import ENDED, SCOPE, SEEDS, SITEMAPS, check_seeds, seeds_of, widen
@@ -36,6 +34,7 @@ from curtsy.crawling.results import Finished, Results, SkippedUrl
 from curtsy.crawling.running_fetches import MAX_WAIT, SETTLING, SUSPECT, RunningFetch, RunningFetches, longest_queue
 from curtsy.crawling.seeds import HEAD, Seeds, canonical, no_seeds
 from curtsy.engine.session import Session
+from curtsy.engine.timers import Waiter
 from curtsy.system.log import LibraryLogger, library_logger
 
 _log: LibraryLogger = library_logger("crawl")
@@ -106,7 +105,9 @@ class Crawler:
             session, self.filters, self.results, self.wake, frontier.locate, places=options.max_concurrent,
             most_pages=options.max_pages_per_host, is_shared=lease is not None,
         )  # fmt: skip
-        self._wakeup = Wakeup(session.timers, lambda: not self.fetches.places_in_use)
+        self._waiter: Waiter | None = None
+        """Waiter of the task that runs the loop; None before and after."""
+        session.timers.stop_while(lambda: self.fetches.places_in_use > 0)
         self.counts = Counts(0, 0, 0, 0, 0)
         self.stopping: Ended | None = None
         """Reason for the stop; None if it was not stopped."""
@@ -133,14 +134,21 @@ class Crawler:
         return max(0.0, self._due_at - self._timers.now()) if self._due else None
 
     def wake(self) -> None:
-        """Wake the loop."""
-        self._wakeup.wake()
+        """Wake the loop, from any thread. If it is awake, its next sleep ends at once."""
+        if self._waiter is not None:
+            self._waiter.wake()
+
+    async def _sleep(self, seconds: float | None) -> None:
+        """Sleep until the loop is woken, or for `seconds`; None for no limit."""
+        assert self._waiter is not None
+        await self._timers.sleep(self._waiter, seconds, is_exact=False)
+        await asyncio.sleep(0)  # one turn handles all events of the same moment
 
     def stop(self) -> None:
         """Send no more requests and finish those in flight. A second call cancels these."""
         self._stop_by = self._timers.now() + GRACE if self.stopping is None else 0.0
         self.stopping = Ended.STOPPED
-        self._wakeup.wake_from_any_thread()
+        self.wake()
 
     def abandon(self) -> None:
         """Stop without waiting for a consumer. Pages that were yielded count as consumed."""
@@ -157,7 +165,7 @@ class Crawler:
         await self._frontier.note({ENDED: ""})
         if self._seeds.head:
             await self._begin(self._seeds.head)
-        self._seeds.start(self._wakeup.wake_from_any_thread)
+        self._seeds.start(self.wake)
         await self._feed()
         self.counts = await self._frontier.counts()
         self.began_at = self._looked_at = self._renewed_at = self._timers.now()
@@ -228,7 +236,7 @@ class Crawler:
 
     async def run(self) -> CrawlSummary:
         """Crawl to the end."""
-        self._wakeup.bind()
+        self._waiter = self._timers.waiter()
         try:
             while True:
                 try:
@@ -243,7 +251,7 @@ class Crawler:
                 if ended is not None:
                     return await self._summary(ended)
         finally:
-            self._wakeup.unbind()
+            self._waiter = None
             await self.fetches.cancel_all()
 
     async def _wait_out(self, error: CurtsyError) -> Ended | None:
@@ -263,7 +271,7 @@ class Crawler:
         self.trouble = str(error)
         with contextlib.suppress(CurtsyError):
             await self._renew()
-        await self._wakeup.sleep(min(FIRST_RETRY * 2 ** min(self._failed_turns - 1, 10), LONGEST_RETRY, left))
+        await self._sleep(min(FIRST_RETRY * 2 ** min(self._failed_turns - 1, 10), LONGEST_RETRY, left))
         return None
 
     async def _break_off(self, error: CurtsyError, ended: Ended) -> CrawlSummary:
@@ -278,7 +286,6 @@ class Crawler:
 
     async def _turn(self) -> Ended | None:
         """Write results, start due URLs, then wait. Return the reason for the end, or None."""
-        self._wakeup.reset()
         if self.results.finished:
             await self._write()
         else:
@@ -309,7 +316,7 @@ class Crawler:
                 return Ended.DONE
             if self._is_too_long(due):
                 return Ended.LATER
-        await self._wakeup.sleep(self._pause(due))
+        await self._sleep(self._pause(due))
         return None
 
     async def _wind_down(self, over: Ended) -> Ended | None:
@@ -333,7 +340,7 @@ class Crawler:
         if self.is_idle:
             return over
         wait = self._renew_in() if self.stopping is None else self._stop_by - self._timers.now()
-        await self._wakeup.sleep(min(wait, SETTLING, max(0.01, overtime)))
+        await self._sleep(min(wait, SETTLING, max(0.01, overtime)))
         return None
 
     def _over(self) -> Ended | None:

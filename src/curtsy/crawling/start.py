@@ -8,7 +8,7 @@ import difflib
 import inspect
 import os
 import warnings
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack
 
@@ -75,7 +75,11 @@ def acrawl(
     if client is not None and settings:
         raise PolicyError(f"{next(iter(settings))!r} is the client's to say. Give it to the client, or give no client.")
     begin = seeds if isinstance(seeds, Seeds) else Seeds(seeds)
-    _check(begin.head, options)
+    # Seeds and options are checked before an earlier job is deleted or a site is contacted.
+    if begin.head:
+        scope_of(begin.head, options)
+    if options.text != "none":
+        main_text(b"<p>", "text/html", reader=options.text)
     folder = None if job is None else folder_of(Path(job) if isinstance(job, os.PathLike) else job)
     writers = open_outputs(outputs)
     settings.setdefault("connections", max(options.max_concurrent, _most_connections()))
@@ -107,14 +111,6 @@ def _options_of(given: Mapping[str, Any]) -> tuple[CrawlOptions, dict[str, Any]]
         if near and near[0] in names:
             raise PolicyError(f"{name} is not an option of a crawl. Did you mean {near[0]}?")
     return options, settings
-
-
-def _check(head: Sequence[str], options: CrawlOptions) -> None:
-    """Check seeds and options before an earlier job is deleted or a site is contacted. Raises PolicyError."""
-    if head:
-        scope_of(head, options)
-    if options.text != "none":
-        main_text(b"<p>", "text/html", reader=options.text)
 
 
 def _most_connections() -> int:
