@@ -80,7 +80,7 @@ async def test_what_has_become_another_s_is_neither_written_nor_counted(tmp_path
     frontier = Lost(urls[1], urls[2], is_late=is_late)
     await frontier.add(Found(urls))
     committer = Committer(frontier, [open_output(str(tmp_path / "pages.jsonl"))])
-    await committer.open()
+    await committer.open({})
     batch = [Finished(claimed, Done(), page=page(url=claimed.url)) for claimed in await frontier.claim(4)]
 
     written = await committer.write(batch, 0.0, 0.0)

@@ -182,15 +182,15 @@ async def test_a_client_that_is_closed_under_a_crawl_takes_no_url_with_it(site: 
 
 
 async def test_a_mistake_in_the_options_does_not_cost_an_earlier_job(site: Site, tmp_path: Path) -> None:
-    """Issue 5, point 4: `fresh` begins anew only when there is something to begin"""
+    """Issue 5, point 4: `restart` begins anew only when there is something to begin"""
     fan(site, 3)
     job = tmp_path / "job"
     await crawled(site, job=job, max_pages=2)
 
     with pytest.raises(PolicyError, match=r"match\[0\] = '\('"):
-        acrawl(site.url("/"), job=job, fresh=True, match="(", **QUICK)
+        acrawl(site.url("/"), job=job, restart=True, match="(", **QUICK)
     with pytest.raises(PolicyError, match="ftp"):
-        acrawl("ftp://example.org/", job=job, fresh=True, **QUICK)
+        acrawl("ftp://example.org/", job=job, restart=True, **QUICK)
     await asyncio.sleep(0)
 
     assert jobs.look(job).totals.pages == 2

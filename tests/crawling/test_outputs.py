@@ -20,7 +20,7 @@ from curtsy.core.errors import NotWritten, PolicyError, StoreError
 from curtsy.crawling.outputs import open_output
 from curtsy.crawling.outputs.folder import Folder
 from curtsy.crawling.outputs.jsonlines import JsonLines
-from curtsy.crawling.outputs.protocol import Counted, Output, Written
+from curtsy.crawling.outputs.protocol import FileOutput, Output, Written
 from curtsy.crawling.outputs.skipped import SkippedCsv
 from curtsy.crawling.outputs.warc import Warc
 from tests.crawling.leaves import KINDS, Kind, Leaf, files_of, leaves, page, sizes, skip, write
@@ -183,7 +183,7 @@ def test_a_file_that_became_shorter_is_gone_on_with_and_that_is_said(
     output.flush()
     output.close()
 
-    assert isinstance(output, Counted)
+    assert isinstance(output, FileOutput)
     assert output.written() == Written(output.name, whole + 1, 2 - whole)
     [told] = [record.getMessage() for record in caplog.records if record.name.startswith("curtsy")]
     assert str(victim) in told
@@ -247,7 +247,7 @@ def test_a_file_that_is_removed_while_it_is_written_is_missed(kind: Kind, tmp_pa
     write(output, page(1))
     write(output, skip(1))
     output.flush()
-    assert isinstance(output, Counted)
+    assert isinstance(output, FileOutput)
     before = output.written()
     (tmp_path / kind.file).unlink()
     after = output.written()

@@ -17,9 +17,8 @@ from hypothesis import given
 
 from curtsy.core.message import Headers, Url, parse_url
 from curtsy.core.record import FetchRecord
-from curtsy.crawling.outputs.entry import BodyForm, PageEntry, encode, entry_of
 from curtsy.crawling.outputs.folder import Folder
-from curtsy.crawling.outputs.jsonlines import JsonLines
+from curtsy.crawling.outputs.jsonlines import BodyForm, JsonLines, PageEntry, encode, entry_of
 from curtsy.crawling.outputs.skipped import SkippedCsv
 from curtsy.crawling.results import CrawledPage, SkippedUrl
 from tests.crawling.leaves import Leaf, leaves, page

@@ -159,7 +159,7 @@ async def test_what_is_finished_is_not_done_again_unless_afresh(site: Site, tmp_
 
     await crawled(site, job=job)
     again, _ = await crawled(site, job=job)
-    afresh, _ = await crawled(site, job=job, fresh=True)
+    afresh, _ = await crawled(site, job=job, restart=True)
 
     assert again == []
     assert sorted(afresh) == ["/", "/a"]
@@ -231,7 +231,7 @@ async def test_a_job_is_not_gone_on_with_from_where_it_never_was(
         (["127.0.0.1/docs/deeper/"], {}),
         (["127.0.0.1/docs/a.pdf"], {"depth": 0}),
         (["127.0.0.1/docs/", "127.0.0.2/"], {}),
-        (["127.0.0.2/"], {"fresh": True}),
+        (["127.0.0.2/"], {"restart": True}),
     ],
     ids=["the same", "further down", "no page", "one of two", "anew"],
 )

@@ -216,7 +216,7 @@ async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
     examples = Examples()
     try:
         crawl = acrawl(
-            wanted.seeds, job=wanted.job, fresh=wanted.restart, outputs=[*outputs_of(wanted), examples],
+            wanted.seeds, job=wanted.job, restart=wanted.restart, outputs=[*outputs_of(wanted), examples],
             **wanted.options, **wanted.client,
         )  # fmt: skip
     except FileInUse as error:

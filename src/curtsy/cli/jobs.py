@@ -24,7 +24,7 @@ from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.jobs import ENDED, TOTALS, Job, folder_of, look, remove, shared, totals_of
 from curtsy.crawling.jobs import jobs as local_jobs
 from curtsy.crawling.outputs.skipped import read_examples
-from curtsy.crawling.progress import CrawlSummary, CrawlTotals, Ended
+from curtsy.crawling.progress import CrawlSummary, Ended
 from curtsy.stores import read_all
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _readable(found: JobSummary) -> Job:
     try:
         return shared(found)
     except StoreError as error:
-        return Job(found.name, "", (), None, CrawlTotals(), False, found.changed_at or 0.0, trouble=str(error))
+        return Job(found.name, "", found.changed_at or 0.0, trouble=str(error))
 
 
 def _fields(job: Job, running: dict[str, CrawlRecord], found: JobSummary | None = None) -> dict[str, Any]:

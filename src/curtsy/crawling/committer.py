@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,7 +19,7 @@ import msgspec
 from curtsy.core.errors import CurtsyError
 from curtsy.crawling.frontier.protocol import AsyncFrontier, Deferred, Done, Ending, Lapsed
 from curtsy.crawling.jobs import TOTALS, pages_in, totals_of
-from curtsy.crawling.outputs.protocol import Archive, Counted, Output, Stream, Written
+from curtsy.crawling.outputs.protocol import FileOutput, Output, Written
 from curtsy.crawling.progress import CrawlTotals
 from curtsy.crawling.results import MOST_LINKS, Finished, SkippedUrl
 from curtsy.system.log import LibraryLogger, library_logger
@@ -38,25 +38,24 @@ TOO_MANY_LINKS = "too_many_links"
 
 def counted(totals: CrawlTotals, batch: Sequence[Finished], seconds: float) -> CrawlTotals:
     """Return the totals after a batch is written."""
-    skipped, failed, left_out = dict(totals.skipped), dict(totals.failed), dict(totals.left_out)
-    new = msgspec.structs.replace(totals, skipped=skipped, failed=failed, left_out=left_out, seconds=seconds)
+    skipped, failed, left_out = Counter(totals.skipped), Counter(totals.failed), Counter(totals.left_out)
+    new = msgspec.structs.replace(totals, seconds=seconds)
     for finished in batch:
         page, url = finished.page, finished.claimed.url
         new.bytes += finished.bytes
         if finished.links_cut:
-            left_out[TOO_MANY_LINKS] = left_out.get(TOO_MANY_LINKS, 0) + finished.links_cut
+            left_out[TOO_MANY_LINKS] += finished.links_cut
         if page is not None:
-            is_kept = page.cache is not None
-            new.cached += is_kept
-            new.fetched += not is_kept
+            new.cached += page.cache is not None
+            new.fetched += page.cache is None
         elif isinstance(finished.end, Done) and not any(each.url == url for each in finished.skipped):
-            new.redirected += finished.is_redirect
-            new.sitemaps += not finished.is_redirect
+            new.redirected += finished.redirect is not None
+            new.sitemaps += finished.redirect is None
         for each in finished.skipped:
             kind = left_out if each.url != url else skipped if each.is_refusal else failed
-            kind[each.reason] = kind.get(each.reason, 0) + 1
-        for reason, count in finished.more_left_out.items():
-            left_out[reason] = left_out.get(reason, 0) + count
+            kind[each.reason] += 1
+        left_out.update(finished.more_left_out)
+    new.skipped, new.failed, new.left_out = dict(skipped), dict(failed), dict(left_out)
     return new
 
 
@@ -67,8 +66,7 @@ class Committer:
         """Create a committer. `who` distinguishes this worker's notes from those of others on the same frontier."""
         self._frontier = frontier
         self._outputs = outputs
-        self._archives = [each for each in outputs if isinstance(each, Archive)]
-        self._may_stream = [each for each in outputs if isinstance(each, Stream)]
+        self._files = [each for each in outputs if isinstance(each, FileOutput)]
         self._who = who
         self._totals_name = TOTALS + who
         self._states: dict[str, Any] = {}
@@ -97,36 +95,30 @@ class Committer:
         """Return the body bytes of this run."""
         return self.totals.bytes - self.before.bytes
 
-    async def open(self) -> dict[str, Any]:
-        """Resume all outputs at the ends that the frontier records; return its notes.
-
-        Raises StoreError if the notes are damaged.
-        """
-        notes = await self._frontier.notes()
+    async def open(self, notes: Mapping[str, Any]) -> None:
+        """Resume all outputs at the ends in the frontier's notes. Raises StoreError if the notes are damaged."""
         self.totals = self.before = totals_of(notes, self._totals_name)
         self._others = pages_in(notes, but=self._totals_name)
         for output in self._outputs:
-            key = self._key(output)
-            state = notes.get(key)
+            state = notes.get(key := self._key(output))
             output.open(state)
             self._states[key] = output.flush() if state is None else state
         if self._states:  # noted before the first page, so that after a kill the files are recognized as ours
             await self._frontier.note(self._states)
-        return notes
 
     @property
     def has_stream(self) -> bool:
         """Return whether an output is a pipe or a terminal. Its reader may close it at any moment."""
-        return any(output.is_stream for output in self._may_stream)
+        return any(map(_is_stream, self._outputs))
 
     def check(self) -> None:
         """Raise NotWritten if the reader of a stream has closed it."""
-        for output in self._may_stream:
+        for output in self._files:
             output.check()
 
     def written(self) -> tuple[Written, ...]:
         """Return the actual contents of the outputs."""
-        return tuple(output.written() for output in self._outputs if isinstance(output, Counted))
+        return tuple(output.written() for output in self._files)
 
     async def give_back(self, batch: Sequence[Finished]) -> None:
         """Put back URLs that will not be written in this run."""
@@ -142,9 +134,7 @@ class Committer:
 
     def final(self, elapsed: float) -> CrawlTotals:
         """Return the totals at the end of a run, including skipped seeds. `elapsed` is in seconds."""
-        skipped = dict(self.totals.skipped)
-        for reason, count in self._left.items():
-            skipped[reason] = skipped.get(reason, 0) + count
+        skipped = dict(Counter(self.totals.skipped) + self._left)
         return msgspec.structs.replace(self.totals, skipped=skipped, seconds=self.before.seconds + elapsed)
 
     async def look_at_others(self) -> None:
@@ -205,36 +195,23 @@ class Committer:
 
     def _put(self, batch: Sequence[Finished], seconds: float) -> tuple[CrawlTotals, dict[str, Any]]:
         """Write a batch to the outputs; return the new totals and the end of each output."""
-        totals = counted(self.totals, batch, seconds)
         states = {}
-        streams: list[Output] = [each for each in self._may_stream if each.is_stream]
-        for output in [each for each in self._outputs if each not in streams] + streams:
+        for output in sorted(self._outputs, key=_is_stream):
             for finished in batch:
                 handed = output.name, finished.claimed.ticket
-                if handed in self._handed:
-                    continue
-                if output in streams:
-                    self._handed.add(handed)
-                self._hand_to(output, finished)
+                if handed not in self._handed:
+                    if _is_stream(output):
+                        self._handed.add(handed)
+                    _hand_to(output, finished)
             states[self._key(output)] = output.flush()
-        return totals, states
-
-    def _hand_to(self, output: Output, finished: Finished) -> None:
-        if finished.page is not None:
-            output.page(finished.page)
-        elif finished.redirect is not None:
-            for archive in self._archives:
-                if archive is output:
-                    archive.redirect(finished.redirect)
-        for skipped in finished.skipped:
-            output.skipped(skipped)
+        return counted(self.totals, batch, seconds), states
 
     def _mend(self) -> None:
         """Truncate the outputs to the ends that the frontier records."""
-        streams: list[Output] = [each for each in self._may_stream if each.is_stream]
-        for output in [each for each in self._outputs if each not in streams]:
-            output.close()
-            output.open(self._states[self._key(output)])
+        for output in self._outputs:
+            if not _is_stream(output):
+                output.close()
+                output.open(self._states[self._key(output)])
 
     def close(self) -> CurtsyError | None:
         """Close all outputs; return the last error, or None."""
@@ -248,6 +225,19 @@ class Committer:
 
     def _key(self, output: Output) -> str:
         return f"output{self._who}:{output.name}"
+
+
+def _is_stream(output: Output) -> bool:
+    return isinstance(output, FileOutput) and output.is_stream
+
+
+def _hand_to(output: Output, finished: Finished) -> None:
+    if finished.page is not None:
+        output.page(finished.page)
+    elif finished.redirect is not None and isinstance(output, FileOutput):
+        output.redirect(finished.redirect)
+    for skipped in finished.skipped:
+        output.skipped(skipped)
 
 
 async def _whole(work: Coroutine[Any, Any, T]) -> T:

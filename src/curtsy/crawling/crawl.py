@@ -1,18 +1,24 @@
-"""Public interface of a crawl: AsyncCrawl, which is iterated over, run, observed, stopped and closed."""
+"""AsyncCrawl: the public interface of a crawl, which is iterated over, run, observed, stopped and closed.
+
+CrawlPublisher   publishes its progress in the store, every second
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from types import TracebackType
-from typing import Any, Self
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from typing import Self
 
 from curtsy.client import AsyncClient, session_of
+from curtsy.core.crawl_record import MOST_HOSTS, MOST_SEEDS, CrawledHost, CrawlRecord, crawl_key
 from curtsy.core.errors import CurtsyError, PolicyError
-from curtsy.core.message import SECOND
+from curtsy.core.message import SECOND, Now
 from curtsy.core.messages import span
-from curtsy.core.policy import UNLIMITED
+from curtsy.core.record import Record
+from curtsy.core.secrets import mask_url
 from curtsy.crawling.committer import Committer
 from curtsy.crawling.crawler import Crawler
 from curtsy.crawling.extract.scope import Scope
@@ -21,24 +27,22 @@ from curtsy.crawling.frontier.worker_id import WorkerId
 from curtsy.crawling.jobs import check_seeds, pages_in
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs.protocol import Output
-from curtsy.crawling.progress import (
-    CrawlPlan,
-    CrawlSnapshot,
-    CrawlSummary,
-    CrawlTotals,
-    RateMeter,
-    gap_of,
-    pages_left,
-    plan,
-    time_left,
-)
-from curtsy.crawling.publisher import CrawlPublisher
+from curtsy.crawling.progress import CrawlPlan, CrawlSnapshot, CrawlSummary, CrawlTotals, RateMeter, plan, time_left
 from curtsy.crawling.results import CrawledPage
 from curtsy.crawling.seeds import Given, Seeds
+from curtsy.engine.counters import process_name
+from curtsy.engine.session import Session
 from curtsy.system.log import LibraryLogger, library_logger
 from curtsy.system.threads import Once
 
 _log: LibraryLogger = library_logger("crawl")
+
+
+EVERY = 1.0
+"""Seconds between two reports of the progress: real time, because people watch it."""
+
+SHARE = 50
+"""Divisor: at most 1/SHARE of the time is spent on snapshots, because one of very many hosts takes long."""
 
 
 class AsyncCrawl:
@@ -156,23 +160,12 @@ class AsyncCrawl:
         Raises PolicyError if the job began with other seeds.
         """
         self._check_open()
-        notes = await self._checked_notes()
-        policies = self._session.policies
-        now = await self._session.store.now()
-        allowed: int | None = 0
-        gaps, overall = [], UNLIMITED
-        for host in dict.fromkeys(host_of(seed) for seed in self.seeds):
-            policy = policies.of(host)
-            if policy.global_rate:
-                overall = policies.overall
-            record = await self._session.store.read(policy.key_for(host))
-            gaps.append(gap_of(policy, 0.0 if record is None else record.crawl_delay / SECOND))
-            left = pages_left(policy, record, now)
-            allowed = None if left is None or allowed is None else allowed + left
+        notes = await self.frontier.notes()
+        check_seeds(self._job, self.seeds, notes)
         pages = self.options.max_pages
         if pages is not None:  # minus the pages that the job has already
             pages = max(0, pages - pages_in(notes))
-        return plan(pages, gaps, overall, allowed)
+        return await plan(self._session, dict.fromkeys(map(host_of, self.seeds)), pages)
 
     async def snapshot(self, hosts: int = 50) -> CrawlSnapshot:
         """Return the progress, with the state of at most `hosts` hosts."""
@@ -183,13 +176,11 @@ class AsyncCrawl:
     def last_snapshot(self, hosts: int = 50) -> CrawlSnapshot:
         """Return the progress without awaiting, with the host queues of the last snapshot."""
         crawler, counts = self._crawler, self._crawler.counts
-        now, is_over = self._session.timers.now(), self.summary is not None
-        queues = self._queues
-        most, patience = self.options.max_pages, self.options.patience
+        now, queues, most = self._session.timers.now(), self._queues, self.options.max_pages
         if most is not None:
             most = max(0, most - self._committer.pages)
         rate = self._meter.rate(now, self.totals.pages)
-        left = time_left(counts.queued, most, queues, self._session.policies, rate, patience)
+        left = time_left(counts.queued, most, queues, self._session.policies, rate, self.options.patience)
         return CrawlSnapshot(
             state=self._state(),
             totals=self.totals,
@@ -198,7 +189,7 @@ class AsyncCrawl:
             hosts_seen=max(counts.hosts, crawler.fetches.hosts.count()),
             rate=rate,
             elapsed=now - crawler.began_at,
-            time_left=None if is_over else left,
+            time_left=left if self.summary is None else None,
             waiting_for=self._waiting_for(),
             hosts=crawler.fetches.hosts.progress(queues, now, hosts),
             before=self._committer.before if self._committer.before.seconds else None,
@@ -255,9 +246,7 @@ class AsyncCrawl:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def _started(self) -> asyncio.Task[None]:
@@ -265,7 +254,6 @@ class AsyncCrawl:
             if self._main is None:
                 self._check_open()
                 try:
-                    await self._checked_notes()
                     await self._crawler.open()
                 except BaseException:
                     await self._shut()
@@ -273,13 +261,6 @@ class AsyncCrawl:
                 self._main = asyncio.ensure_future(self._crawl())
                 self._main.add_done_callback(lambda _: self._crawler.results.changed.set())
             return self._main
-
-    async def _checked_notes(self) -> dict[str, Any]:
-        """Return the job's notes. Raises PolicyError if the job began with other seeds."""
-        notes = await self.frontier.notes()
-        if self.seeds:
-            check_seeds(self._job, self.seeds, notes)
-        return notes
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -304,7 +285,7 @@ class AsyncCrawl:
         while True:
             self._meter.mark(self._session.timers.now(), self.totals.pages)
             await self._report()
-            await asyncio.sleep(1.0)  # real time, because people watch the progress
+            await asyncio.sleep(EVERY)
 
     async def _report(self) -> None:
         """Call `on_progress` with the progress."""
@@ -331,3 +312,81 @@ class AsyncCrawl:
             wrong = self._committer.close()
             if wrong is not None:
                 raise wrong
+
+
+class CrawlPublisher:
+    """Published record of one crawl, for `curtsy top` and the dashboard. Its errors are ignored."""
+
+    def __init__(
+        self,
+        session: Session,
+        job: str,
+        who: str,
+        seeds: Callable[[], Sequence[str]],
+        look: Callable[[], Awaitable[CrawlSnapshot]],
+    ) -> None:
+        """Create a publisher. `who` distinguishes the workers of a job; `look` returns the progress."""
+        self._store = session.store
+        self._is_idle = session.gate.is_immediate  # a store in memory has no other readers
+        self._is_job = bool(job)
+        self._job = job or f"crawl-{os.getpid()}"
+        self._key = crawl_key(self._job + who)
+        self._seeds = seeds
+        self._look = look
+        self._started_at: float | None = None
+        self._took = 0.0
+        """Duration of the last snapshot in seconds."""
+
+    async def run(self) -> None:
+        """Publish repeatedly until cancelled."""
+        while not self._is_idle:
+            await self.tell()
+            await asyncio.sleep(max(EVERY, SHARE * self._took))
+
+    async def tell(self, is_over: bool = False) -> None:
+        """Publish once. `is_over` marks the last update, however the crawl ended."""
+        if self._is_idle or self._store.held:  # during an outage the store is bridged in memory
+            return
+        with contextlib.suppress(CurtsyError):  # the crawl itself reports errors of the store
+            began = time.monotonic()
+            snapshot = await self._look()
+            self._took = time.monotonic() - began
+            await self._store.update(self._key, lambda record, now: (self._record(snapshot, now, is_over), None))
+
+    def _record(self, snapshot: CrawlSnapshot, now: Now, is_over: bool) -> Record:
+        at = now.epoch / SECOND
+        if self._started_at is None:
+            self._started_at = at - snapshot.elapsed
+        totals, state, ended = snapshot.totals, snapshot.state, ""
+        if state not in ("running", "waiting", "stopping"):
+            ended, state = state, "stopped" if snapshot.queued or state == "stopped" else "finished"
+        elif is_over:
+            state = "stopped"  # by an error
+        elif state == "stopping":
+            state = "running"
+        hosts = [
+            CrawledHost(each.host, each.state, each.pages, each.queued or 0, each.next_in, each.errors)
+            for each in snapshot.hosts[:MOST_HOSTS]
+        ]
+        return CrawlRecord(
+            job=self._job,
+            process=process_name(),
+            started_at=self._started_at,
+            updated_at=at,
+            state=state,
+            seeds=tuple(mask_url(seed) for seed in self._seeds()[:MOST_SEEDS]),
+            pages=totals.fetched,
+            cached=totals.cached,
+            failed=sum(totals.failed.values()),
+            skipped=sum(totals.skipped.values()),
+            queued=snapshot.queued,
+            in_flight=snapshot.in_flight,
+            bytes=totals.bytes,
+            rate=snapshot.rate,
+            seconds_left=snapshot.time_left,
+            waiting_for=snapshot.waiting_for,
+            hosts=tuple(hosts),
+            ended=ended,
+            is_job=self._is_job,
+            pages_before=None if snapshot.before is None else snapshot.before.pages,
+        )

@@ -6,7 +6,6 @@
     Results          the results until they may be written (results.py)
     Committer        writes outputs and frontier together (committer.py)
     Seeds            the start URLs, read while the crawl runs (seeds.py)
-    Wakeup           wakes the loop (event_loop.py)
 
 Results are written before more URLs are claimed, so a kill repeats only the requests in flight. Admission alone decides
 when a host may be requested. A URL that is not due is put back with the time that admission returned, and occupies no
@@ -17,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,18 +24,17 @@ from curtsy.core.errors import CurtsyError, NotWritten, PolicyError, Reason
 from curtsy.core.message import MAX_URL, Url, parse_url
 from curtsy.core.messages import crawl_end, reached, span
 from curtsy.crawling.committer import Committer
-from curtsy.crawling.event_loop import Wakeup
 from curtsy.crawling.filters import Filters
 from curtsy.crawling.frontier.protocol import LEASE, AsyncFrontier, Claimed, Counts, Deferred, Found
 from curtsy.crawling.jobs import ENDED, SCOPE, SEEDS, SITEMAPS, check_seeds, seeds_of, widen
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.progress import CrawlSummary, Ended
-from curtsy.crawling.quota import Quota
 from curtsy.crawling.reader import SEED_PRIORITY, is_in_reserve, moment
 from curtsy.crawling.results import Finished, Results, SkippedUrl
 from curtsy.crawling.running_fetches import MAX_WAIT, SETTLING, SUSPECT, RunningFetch, RunningFetches, longest_queue
 from curtsy.crawling.seeds import HEAD, Seeds, canonical, no_seeds
 from curtsy.engine.session import Session
+from curtsy.engine.timers import Waiter
 from curtsy.system.log import LibraryLogger, library_logger
 
 _log: LibraryLogger = library_logger("crawl")
@@ -87,22 +86,28 @@ class Crawler:
         self._committer = committer
         self._lease = lease
         self._job = job
+        self._limits: dict[Ended, float | None] = {
+            Ended.MAX_PAGES: options.max_pages,
+            Ended.MAX_TIME: options.max_time,
+            Ended.MAX_BYTES: options.max_bytes,
+        }
         self._notes: dict[str, Any] = {}
         self._chunk: list[str] = []
         """Seeds that were taken but are not queued yet."""
         self._is_begun = False
         """True once the first seeds have defined the scope."""
         self._timers = session.timers
-        self._quota = Quota(options.max_pages_per_host)
         self.filters = Filters(options, session, frontier, self._wanted_pages)
         if seeds.head:
             self.filters.begin(seeds.head)
         self.results = Results()
         self.fetches = RunningFetches(
-            session, self.filters, self._quota, self.results, self.wake, frontier.locate,
-            places=options.max_concurrent, is_shared=lease is not None,
+            session, self.filters, self.results, self.wake, frontier.locate, places=options.max_concurrent,
+            most_pages=options.max_pages_per_host, is_shared=lease is not None,
         )  # fmt: skip
-        self._wakeup = Wakeup(session.timers, lambda: not self.fetches.starting and not self.fetches.on_wire)
+        self._waiter: Waiter | None = None
+        """Waiter of the task that runs the loop; None before and after."""
+        session.timers.stop_while(lambda: self.fetches.places_in_use > 0)
         self.counts = Counts(0, 0, 0, 0, 0)
         self.stopping: Ended | None = None
         """Reason for the stop; None if it was not stopped."""
@@ -129,14 +134,21 @@ class Crawler:
         return max(0.0, self._due_at - self._timers.now()) if self._due else None
 
     def wake(self) -> None:
-        """Wake the loop."""
-        self._wakeup.wake()
+        """Wake the loop, from any thread. If it is awake, its next sleep ends at once."""
+        if self._waiter is not None:
+            self._waiter.wake()
+
+    async def _sleep(self, seconds: float | None) -> None:
+        """Sleep until the loop is woken, or for `seconds`; None for no limit."""
+        assert self._waiter is not None
+        await self._timers.sleep(self._waiter, seconds, is_exact=False)
+        await asyncio.sleep(0)  # one turn handles all events of the same moment
 
     def stop(self) -> None:
         """Send no more requests and finish those in flight. A second call cancels these."""
         self._stop_by = self._timers.now() + GRACE if self.stopping is None else 0.0
         self.stopping = Ended.STOPPED
-        self._wakeup.wake_from_any_thread()
+        self.wake()
 
     def abandon(self) -> None:
         """Stop without waiting for a consumer. Pages that were yielded count as consumed."""
@@ -146,19 +158,20 @@ class Crawler:
 
     async def open(self) -> None:
         """Resume outputs and frontier, or begin with the seeds."""
-        self._notes = await self._committer.open()
+        self._notes = await self._frontier.notes()
+        check_seeds(self._job, self._seeds.head, self._notes)
+        await self._committer.open(self._notes)
         self.filters.sitemaps.resume(self._notes.get(SITEMAPS))
         await self._frontier.note({ENDED: ""})
         if self._seeds.head:
             await self._begin(self._seeds.head)
-        self._seeds.start(self._wakeup.wake_from_any_thread)
+        self._seeds.start(self.wake)
         await self._feed()
         self.counts = await self._frontier.counts()
         self.began_at = self._looked_at = self._renewed_at = self._timers.now()
 
     async def _begin(self, head: Sequence[str]) -> None:
         """Define the scope by the first seeds. Raises PolicyError."""
-        check_seeds(self._job, head, self._notes)
         self.filters.begin(head)
         if (old := self._notes.get(SCOPE)) is not None:
             for change in self.filters.scope.changes(old):
@@ -180,8 +193,9 @@ class Crawler:
         urls = [url for seed in self._chunk if (url := self._canonical(seed)) is not None]
         if urls and not self._is_begun:
             self._seeds.head = tuple(dict.fromkeys(urls))
+            check_seeds(self._job, self._seeds.head, self._notes)
             await self._begin(self._seeds.head)
-        if wanted := self._wanted(urls):
+        if wanted := list(filter(self._is_allowed, urls)):
             await self._frontier.add(Found(wanted, priority=SEED_PRIORITY))
         self._chunk = []
         if self._lease is None:
@@ -196,34 +210,33 @@ class Crawler:
         try:
             return canonical(seed)
         except PolicyError as error:
-            at = moment(self._session.epoch())
-            self._committer.leave(SkippedUrl(seed[:MAX_URL], str(Reason.INVALID_URL), str(error), at=at))
+            self._leave(seed[:MAX_URL], Reason.INVALID_URL, str(error))
             return None
+
+    def _is_allowed(self, seed: str) -> bool:
+        """Return whether the settings allow a seed; report it as skipped otherwise.
+
+        A forbidden seed stays out of the frontier, because settings may change.
+        """
+        url = parse_url(seed)
+        assert isinstance(url, Url)
+        if (refusal := self._session.refusal(url)) is not None:
+            self._leave(seed, *refusal)
+            return False
+        self.filters.scope.admit(seed)
+        return True
+
+    def _leave(self, url: str, reason: Reason, message: str) -> None:
+        self._committer.leave(SkippedUrl(url, str(reason), message, at=moment(self._session.epoch())))
 
     def _wanted_pages(self) -> int | None:
         """Return how many more pages are needed than URLs are queued; None if there is no limit."""
         most = self._options.max_pages
         return None if most is None else most - self._committer.pages - self.counts.queued
 
-    def _wanted(self, urls: Sequence[str]) -> list[str]:
-        """Return the seeds that the settings allow. The others stay out of the frontier, because settings may
-        change."""
-        wanted = []
-        for seed in urls:
-            url = parse_url(seed)
-            assert isinstance(url, Url)
-            refusal = self._session.refusal(url)
-            if refusal is None:
-                wanted.append(seed)
-                self.filters.scope.admit(seed)
-            else:
-                reason, message = refusal
-                self._committer.leave(SkippedUrl(seed, str(reason), message, at=moment(self._session.epoch())))
-        return wanted
-
     async def run(self) -> CrawlSummary:
         """Crawl to the end."""
-        self._wakeup.bind()
+        self._waiter = self._timers.waiter()
         try:
             while True:
                 try:
@@ -238,7 +251,7 @@ class Crawler:
                 if ended is not None:
                     return await self._summary(ended)
         finally:
-            self._wakeup.unbind()
+            self._waiter = None
             await self.fetches.cancel_all()
 
     async def _wait_out(self, error: CurtsyError) -> Ended | None:
@@ -258,7 +271,7 @@ class Crawler:
         self.trouble = str(error)
         with contextlib.suppress(CurtsyError):
             await self._renew()
-        await self._wakeup.sleep(min(FIRST_RETRY * 2 ** min(self._failed_turns - 1, 10), LONGEST_RETRY, left))
+        await self._sleep(min(FIRST_RETRY * 2 ** min(self._failed_turns - 1, 10), LONGEST_RETRY, left))
         return None
 
     async def _break_off(self, error: CurtsyError, ended: Ended) -> CrawlSummary:
@@ -273,7 +286,6 @@ class Crawler:
 
     async def _turn(self) -> Ended | None:
         """Write results, start due URLs, then wait. Return the reason for the end, or None."""
-        self._wakeup.reset()
         if self.results.finished:
             await self._write()
         else:
@@ -304,19 +316,20 @@ class Crawler:
                 return Ended.DONE
             if self._is_too_long(due):
                 return Ended.LATER
-        await self._wakeup.sleep(self._pause(due))
+        await self._sleep(self._pause(due))
         return None
 
     async def _wind_down(self, over: Ended) -> Ended | None:
         """Wait for the requests in flight; return `over` when the crawl can end."""
-        if self._is_time_to_go():
+        is_alone = self._is_abandoned and not self.fetches
+        if self.stopping is not None and (is_alone or self._timers.now() >= self._stop_by):
             await self.fetches.cancel_all()
             self.results.give_back()
             await self._write()
             while self.results.finished:
                 await self._write()
             return over
-        overtime = None
+        overtime = math.inf
         if over is Ended.MAX_TIME:
             overtime = (self._options.max_time or 0.0) + OVERTIME - self._elapsed()
             if overtime <= 0:
@@ -327,28 +340,18 @@ class Crawler:
         if self.is_idle:
             return over
         wait = self._renew_in() if self.stopping is None else self._stop_by - self._timers.now()
-        if overtime is not None:
-            wait = min(wait, max(0.01, overtime))
-        await self._wakeup.sleep(min(wait, SETTLING))
+        await self._sleep(min(wait, SETTLING, max(0.01, overtime)))
         return None
 
     def _over(self) -> Ended | None:
         """Return the reason to claim nothing more; None if there is no reason."""
-        options, committer = self._options, self._committer
-        if self.stopping is not None:
-            return self.stopping
-        if options.max_pages is not None and committer.pages >= options.max_pages:
-            return Ended.MAX_PAGES
-        if options.max_time is not None and self._elapsed() >= options.max_time:
-            return Ended.MAX_TIME
-        if options.max_bytes is not None and committer.bytes_now >= options.max_bytes:
-            return Ended.MAX_BYTES
-        return None
-
-    def _is_time_to_go(self) -> bool:
-        """Return whether a stopped crawl ends now: its grace is over, or it is abandoned and no fetch runs."""
-        is_alone = self._is_abandoned and not self.fetches
-        return self.stopping is not None and (is_alone or self._timers.now() >= self._stop_by)
+        used = {
+            Ended.MAX_PAGES: self._committer.pages,
+            Ended.MAX_TIME: self._elapsed(),
+            Ended.MAX_BYTES: self._committer.bytes_now,
+        }
+        over = (end for end, most in self._limits.items() if most is not None and used[end] >= most)
+        return self.stopping or next(over, None)
 
     def _is_too_long(self, due: float) -> bool:
         """Return whether all remaining URLs are due later than `patience` allows."""
@@ -372,12 +375,12 @@ class Crawler:
     def _room(self) -> int:
         """Return how many more URLs may be claimed."""
         options, fetches, held = self._options, self.fetches, self.results.holds()
-        if held >= options.max_concurrent or fetches.suspects:
+        if held >= options.max_concurrent or fetches.is_suspect_running:
             return 0
         most, qps = options.max_concurrent, self._session.policies.global_qps
         if qps is not None:
             most = min(most, longest_queue(qps) - fetches.queued_for_rate())
-        room = most - fetches.on_wire - fetches.starting
+        room = most - fetches.places_in_use
         if options.max_pages is not None:
             under_way = len(fetches) - fetches.looked_up + len(self.results.finished) + held
             room = min(room, options.max_pages - self._committer.pages - under_way)
@@ -433,12 +436,11 @@ class Crawler:
     async def _look(self) -> None:
         """Update the counts: always for a frontier of this process, every SHARED_LOOK seconds for a shared one."""
         now = self._timers.now()
-        if self._lease is None:
-            self.counts = await self._frontier.counts()
-        elif now - self._looked_at >= SHARED_LOOK:
+        if self._lease is None or now - self._looked_at >= SHARED_LOOK:
             self._looked_at = now
             self.counts = await self._frontier.counts()
-            await self._committer.look_at_others()
+            if self._lease is not None:
+                await self._committer.look_at_others()
 
     async def _renew(self) -> None:
         """Renew the leases of running fetches and of pages that wait for their consumer."""
@@ -476,12 +478,7 @@ class Crawler:
     def _end_message(self, ended: Ended) -> str:
         if self.failure is not None:
             return f"Stopped: {self.failure}"
-        match ended:
-            case Ended.MAX_PAGES:
-                return reached(ended, self._options.max_pages)
-            case Ended.MAX_TIME:
-                return reached(ended, span(self._options.max_time or 0.0))
-            case Ended.MAX_BYTES:
-                return reached(ended, self._options.max_bytes)
-            case _:
-                return crawl_end(ended, self._due)
+        most = self._limits.get(ended)
+        if most is None:
+            return crawl_end(ended, self._due)
+        return reached(ended, span(most) if ended is Ended.MAX_TIME else most)

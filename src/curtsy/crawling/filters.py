@@ -7,6 +7,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 
 import msgspec
@@ -26,22 +27,17 @@ from curtsy.crawling.frontier.protocol import AsyncFrontier, Claimed, Deferred, 
 from curtsy.crawling.frontier.url_table import FARTHEST, PackedUrls
 from curtsy.crawling.jobs import SITEMAPS, WIDENED
 from curtsy.crawling.options import CrawlOptions
-from curtsy.crawling.quota import SitemapQuota
 from curtsy.crawling.reader import (
-    DUPLICATE,
-    FOREIGN_PRIORITY,
     GZIP,
-    NOINDEX,
-    NOT_CANONICAL,
-    RESERVE_PRIORITY,
+    SEED_PRIORITY,
     SITEMAP_PRIORITY,
     Reader,
     Reading,
     SiteInfo,
+    SitemapQuota,
     answer_of,
     is_for_sitemap,
     is_listed,
-    is_seed,
     moment,
     origin_of,
 )
@@ -52,6 +48,15 @@ from curtsy.system.log import LibraryLogger, library_logger
 from curtsy.system.threads import in_thread
 
 _log: LibraryLogger = library_logger("crawl")
+
+NOINDEX, NOT_CANONICAL, DUPLICATE = "noindex", "not_canonical", "duplicate"
+"""Reason codes for pages that are left out of the results."""
+
+FOREIGN_PRIORITY = -1
+"""Priority of links from another registered domain. A host's own links go first, so no site floods another's queue."""
+
+RESERVE_PRIORITY = -200
+"""Priority of sitemaps that are read only when their host has no page left."""
 
 MOST_FOREIGN_URLS = 10_000
 """Maximum number of remembered URLs to which another registered domain has redirected."""
@@ -107,43 +112,39 @@ NOWHERE = Scope("domains", ())
 def scope_of(seeds: Sequence[str], options: CrawlOptions) -> Scope:
     """Return the scope of a crawl. Raises PolicyError."""
     return Scope.around(
-        seeds,
-        kind=options.scope,
-        domains=options.domains,
-        match=options.match,
-        skip=options.skip,
-        depth=options.depth,
-        files=options.files,
-    )
+        seeds, kind=options.scope, domains=options.domains, match=options.match, skip=options.skip,
+        depth=options.depth, files=options.files,
+    )  # fmt: skip
 
 
+@dataclass(slots=True)
 class LinkCheck:
     """Checked links of one page or sitemap."""
 
-    def __init__(self, claimed: Claimed, depth: int, kind: type[list[str]] | type[PackedUrls]) -> None:
-        self.claimed = claimed
-        self.depth = depth
-        self.own: list[str] | PackedUrls = kind()
-        """Links to the registered domain of the page."""
-        self.foreign: list[str] | PackedUrls = kind()
-        """Links to other registered domains."""
-        self.left_out: list[SkippedUrl] = []
-        self.more: Counter[str] = Counter()
-        """Number of excluded links beyond those in `left_out`, by reason."""
-        self.unlearned: set[str] = set()
-        """Links that another page may still lead to: too deep here, or not checked."""
-        self.cut = 0
-        """Number of links dropped because the checks took too long."""
-        self.at = ""
-        """Time of the first exclusion: ISO 8601, UTC; empty before it."""
-        self._are_apart: dict[str, bool] = {}
+    claimed: Claimed
+    depth: int
+    own: list[str] | PackedUrls
+    """Links to the registered domain of the page."""
+    foreign: list[str] | PackedUrls
+    """Links to other registered domains."""
+    left_out: list[SkippedUrl] = field(default_factory=list)
+    more: Counter[str] = field(default_factory=Counter)
+    """Number of excluded links beyond those in `left_out`, by reason."""
+    unlearned: set[str] = field(default_factory=set)
+    """Links that another page may still lead to: too deep here, or not checked."""
+    cut: int = 0
+    """Number of links dropped because the checks took too long."""
+    at: str = ""
+    """Time of the first exclusion: ISO 8601, UTC; empty before it."""
+    are_apart: dict[str, bool] = field(default_factory=dict)
+    """Hosts of the links, each with whether it is of another registered domain."""
 
     def add(self, url: str) -> None:
         """Add a link that belongs to the crawl."""
         host = host_of(url)
-        is_apart = self._are_apart.get(host)
+        is_apart = self.are_apart.get(host)
         if is_apart is None:
-            is_apart = self._are_apart[host] = are_apart(host, self.claimed.host)
+            is_apart = self.are_apart[host] = are_apart(host, self.claimed.host)
         (self.foreign if is_apart else self.own).append(url)
 
     def __len__(self) -> int:
@@ -157,11 +158,7 @@ class Filters:
     """
 
     def __init__(
-        self,
-        options: CrawlOptions,
-        session: Session,
-        frontier: AsyncFrontier,
-        wanted: Callable[[], int | None],
+        self, options: CrawlOptions, session: Session, frontier: AsyncFrontier, wanted: Callable[[], int | None]
     ) -> None:
         """Create the filters. `wanted` returns how many more pages are needed than queued; None means no limit."""
         self._options = options
@@ -206,22 +203,20 @@ class Filters:
         # Without a retry time, the robots.txt failure is an old one and the page is a fresh cache entry: skip it.
         if reason in LATER or (reason is Reason.ROBOTS_UNREACHABLE and result.retry_after):
             return Finished(claimed, Deferred(SECOND_LOOK if result.retry_after is None else result.retry_after))
+        if reason not in REFUSALS:
+            if result.retry_after is not None and may_pass(result) and self._chances[claimed.url] < CHANCES:
+                # The host is resting or named a retry time, so the failure may not be this URL's (F52).
+                self._chances[claimed.url] += 1
+                return Finished(claimed, Deferred(result.retry_after, last=True))
+            self._chances.pop(claimed.url, None)
+            if result.status in (404, 410) and is_for_sitemap(claimed):
+                return self.skip(claimed, NO_SITEMAP, result.message, result)
         words = f"{reason} {result.status}" if reason is Reason.HTTP_STATUS else str(reason)
-        if reason in REFUSALS:
-            return self.skip(claimed, words, result.message, after=result.next_in)
-        if result.retry_after is not None and may_pass(result) and self._chances[claimed.url] < CHANCES:
-            # The host is resting or named a retry time, so the failure may not be this URL's (F52).
-            self._chances[claimed.url] += 1
-            return Finished(claimed, Deferred(result.retry_after, last=True))
-        self._chances.pop(claimed.url, None)
-        if result.status in (404, 410) and is_for_sitemap(claimed):
-            return self.skip(claimed, NO_SITEMAP, result.message, after=result.next_in, status=result.status)
-        return self.skip(claimed, words, result.message, after=result.next_in, failed=True, status=result.status)
+        return self.skip(claimed, words, result.message, result, failed=reason not in REFUSALS)
 
     async def _read(self, claimed: Claimed, result: FetchResult) -> Finished:
         self._chances.pop(claimed.url, None)
-        epoch = self._session.epoch()
-        body = result.body
+        body, epoch = result.body, self._session.epoch()
         is_heavy = len(body) > LARGE or (len(body) > 15 * RICH and body.count(b"=") > RICH)
         if is_heavy or body.startswith(GZIP) or self._options.text != "none":
             async with self._readers:
@@ -230,10 +225,7 @@ class Filters:
                 reading = await in_thread(self._reader.read, claimed, result, self._sent, epoch)
         else:
             reading = self._reader.read(claimed, result, self._sent, epoch)
-        finished = await self._read_page(claimed, result, reading)
-        if (cut := finished.links_cut) and not isinstance(finished.end, Failed):
-            _log.warning(messages.too_many_links(claimed.url, cut, self._options.max_links_per_page))
-        return finished
+        return await self._read_page(claimed, result, reading)
 
     def stop_reading(self) -> None:
         """Stop reading responses after READ_ON seconds, because the crawl ends. Idempotent."""
@@ -241,28 +233,28 @@ class Filters:
 
     async def _read_page(self, claimed: Claimed, result: FetchResult, reading: Reading) -> Finished:
         """Decide on a page or sitemap that was read."""
-        check = await self._check_links(claimed, reading)
+        check, page = await self._check_links(claimed, reading), reading.page
         fresh = reading.fresh
         if check.unlearned:
             fresh = {href: link for href, link in fresh.items() if link not in check.unlearned}
         finished = Finished(
-            claimed, Done(result.next_in), self._found(check, reading), reading.page, check.left_out,
-            (reading.origin, fresh), more_left_out=check.more, links_cut=check.cut,
+            claimed, Done(result.next_in), self._found(check, reading), page, check.left_out, (reading.origin, fresh),
+            more_left_out=check.more, links_cut=check.cut + (0 if page is None else page.links_cut),
         )  # fmt: skip
-        page = reading.page
         if page is None:
             self.sitemaps.spend(site_of(host_of(_namer(claimed))), len(result.body))
             if noted := self.sitemaps.noted():
                 finished.notes = {SITEMAPS: noted}
-            return finished
-        if is_for_sitemap(claimed) and (outside := self._outside(page.url, claimed.depth)) is not None:
-            return self.skip(claimed, outside, messages.no_sitemap(page.url), after=result.next_in)
-        finished.links_cut += page.links_cut
-        if check.cut:
-            finished.page = msgspec.structs.replace(page, links_cut=finished.links_cut)
-        if (why := await self._why_not_kept(finished, page, reading)) is not None:
-            skipped = SkippedUrl(page.url, *why, page.status, page.depth, page.parent, at=page.fetched_at)
-            finished.skipped, finished.page = [*finished.skipped, skipped], None
+        elif is_for_sitemap(claimed) and (outside := self._outside(page.url, claimed.depth)) is not None:
+            return self.skip(claimed, outside, messages.no_sitemap(page.url), result)
+        else:
+            if check.cut:
+                finished.page = msgspec.structs.replace(page, links_cut=finished.links_cut)
+            if (why := await self._why_not_kept(finished, page, reading)) is not None:
+                skipped = SkippedUrl(page.url, *why, page.status, page.depth, page.parent, at=page.fetched_at)
+                finished.skipped, finished.page = [*finished.skipped, skipped], None
+        if cut := finished.links_cut:
+            _log.warning(messages.too_many_links(claimed.url, cut, self._options.max_links_per_page))
         return finished
 
     async def _why_not_kept(self, finished: Finished, page: CrawledPage, reading: Reading) -> tuple[str, str] | None:
@@ -270,37 +262,30 @@ class Filters:
 
         A canonical URL to fetch instead is added to `finished`.
         """
-        claimed = finished.claimed
-        if (canonical := await self._canonical(claimed, page)) is not None:
-            finished.found = [*finished.found, Found((canonical,), claimed.depth, claimed.priority, page.url)]
-            if are_apart(host_of(canonical), claimed.host):
-                self._remember_foreign(canonical)
-            return NOT_CANONICAL, messages.not_canonical(page.url, canonical)
+        claimed, canonical = finished.claimed, page.canonical
+        if self._options.obey_canonical and canonical is not None and canonical != page.url:
+            # Of pages that name one another in a circle, the last one is kept.
+            is_outside = self._outside(canonical, claimed.depth) is not None
+            if not is_outside and not await self._frontier.pass_over(page.url, canonical):
+                finished.found = [*finished.found, Found((canonical,), claimed.depth, claimed.priority, page.url)]
+                if are_apart(host_of(canonical), claimed.host):
+                    self._remember_foreign(canonical)
+                return NOT_CANONICAL, messages.not_canonical(page.url, canonical)
         if reading.is_noindex:
             return NOINDEX, messages.noindex(page.url)
         if self._options.drop_duplicates:
-            first = self._bodies.setdefault(_digest(page.body), page.url)
-            if first != page.url:
+            digest = hashlib.blake2b(page.body, digest_size=16).digest()
+            if (first := self._bodies.setdefault(digest, page.url)) != page.url:
                 return DUPLICATE, messages.duplicate(page.url, first)
         return None
-
-    async def _canonical(self, claimed: Claimed, page: CrawledPage) -> str | None:
-        """Return the URL to fetch instead of a page; None to keep the page."""
-        url = page.canonical
-        if not self._options.obey_canonical or url is None or url == page.url:
-            return None
-        if self._outside(url, claimed.depth) is not None:
-            return None
-        # Of pages that name one another in a circle, the last one is kept.
-        return None if await self._frontier.pass_over(page.url, url) else url
 
     async def _check_links(self, claimed: Claimed, reading: Reading) -> LinkCheck:
         """Check the links of a page or sitemap. After CHECKING seconds the remaining links are dropped."""
         links: Collection[str]
         if reading.sitemap is None:
-            check, links = LinkCheck(claimed, claimed.depth + 1, list), dict.fromkeys(reading.fresh.values())
+            check, links = LinkCheck(claimed, claimed.depth + 1, [], []), dict.fromkeys(reading.fresh.values())
         else:
-            check, links = LinkCheck(claimed, claimed.depth, PackedUrls), reading.sitemap.pages
+            check, links = LinkCheck(claimed, claimed.depth, PackedUrls(), PackedUrls()), reading.sitemap.pages
         slices = Slices()
         often = 1 if self._options.match or self._options.skip else OFTEN
         for place, link in enumerate(links):
@@ -346,11 +331,9 @@ class Filters:
 
         Links with other reasons are learned, so they are reported once anyway.
         """
-        if reason is not OutOfScope.TOO_DEEP:
-            return False
         hashed = hash(link)
-        if hashed in self._too_deep:
-            return True
+        if reason is not OutOfScope.TOO_DEEP or hashed in self._too_deep:
+            return reason is OutOfScope.TOO_DEEP
         if len(self._too_deep) >= MOST_REMEMBERED:
             self._too_deep.clear()
         self._too_deep.add(hashed)
@@ -373,14 +356,11 @@ class Filters:
         """Return the sitemaps of an origin at its first visit. `coming` is the number of pages found with them."""
         if not self._options.sitemaps:
             return []
-        host, foreign, urls = host_of(f"{origin}/"), 0, []
-        for url in self._origins.sitemaps(origin, self._options.max_sitemaps + MOST_FOREIGN):
-            if not self._is_near(url, host):
-                foreign += 1
-                if foreign > MOST_FOREIGN:
-                    continue
-            urls.append(url)
-        return self._queued(urls, f"{origin}/robots.txt", coming) if urls else []
+        host = host_of(f"{origin}/")
+        urls = dict.fromkeys(self._origins.sitemaps(origin, self._options.max_sitemaps + MOST_FOREIGN))
+        for url in [url for url in urls if not self._is_near(url, host)][MOST_FOREIGN:]:
+            del urls[url]
+        return self._queued(urls, f"{origin}/robots.txt", coming)
 
     def _queued(self, urls: Iterable[str], namer: str, coming: int, depth: int = 0, hops: int = 0) -> list[Found]:
         """Return the sitemaps to add within the site's quota. If pages are limited, at most one is not in reserve."""
@@ -399,52 +379,48 @@ class Filters:
         url = parse_url(result.final_url)
         assert isinstance(url, Url)
         target = redirect_target(url, Response(result.status or 0, result.headers, b""))
-        after, status = result.next_in, result.status
         if target is None or isinstance(target, InvalidUrl):
             words = messages.bad_redirect(claimed.url, target.why if target else None)
-            return self.skip(claimed, str(Reason.BAD_REDIRECT), words, after=after, failed=True, status=status)
+            return self.skip(claimed, str(Reason.BAD_REDIRECT), words, result, failed=True)
         most = min(self._session.policies.of(claimed.host).max_redirects, FARTHEST)
         is_back = claimed.hops > 0 and target.text == claimed.parent
-        is_circle = is_back or target.text == claimed.url
         if is_back and self._session.context.keeps_cookies and "set-cookie" in result.headers:
             return self._followed_at_once(claimed, result)  # with the cookie, the target may differ
+        is_circle = is_back or target.text == claimed.url
         if claimed.hops >= most or is_circle:
             circle, often = messages.redirected_in_circle, messages.redirected_too_often
             words = circle(claimed.url) if is_circle else often(claimed.url, most)
-            return self.skip(claimed, str(Reason.TOO_MANY_REDIRECTS), words, after=after, failed=True, status=status)
+            return self.skip(claimed, str(Reason.TOO_MANY_REDIRECTS), words, result, failed=True)
         notes = {}
         reason = self._outside(target.text, claimed.depth)
         if is_for_sitemap(claimed) and self._is_near(target.text, claimed.host):
             reason = None  # a sitemap is not a page, whatever its path
             if not self.sitemaps.take(site_of(host_of(_namer(claimed))), (target.text,)):
-                words = messages.no_sitemap(claimed.url)
-                return self.skip(claimed, NO_SITEMAP, words, after=after, status=status)
+                return self.skip(claimed, NO_SITEMAP, messages.no_sitemap(claimed.url), result)
         elif reason is not None and is_seed(claimed):  # the crawl follows the redirects of its seeds
             self.scope.widen(target.text)
             notes[WIDENED + target.text] = self._session.epoch()
             reason = self._outside(target.text, claimed.depth)
         if reason is not None:
-            words = messages.redirected_outside(claimed.url, target.text)
-            return self.skip(claimed, reason, words, after=after, status=status)
+            return self.skip(claimed, reason, messages.redirected_outside(claimed.url, target.text), result)
         if self._options.obey_canonical and await self._frontier.pass_over(claimed.url, target.text):
             return self._followed_at_once(claimed, result)  # the target was left out, perhaps in favour of this URL
         if self.is_foreign(claimed):
             self._remember_foreign(target.text)
         found = Found((target.text,), claimed.depth, claimed.priority, claimed.url, claimed.hops + 1)
-        return Finished(claimed, Done(after), (found, *self._sitemaps_of(url.origin)), notes=notes, is_redirect=True)
+        return Finished(claimed, Done(result.next_in), (found, *self._sitemaps_of(url.origin)), notes=notes)
 
     def is_foreign(self, claimed: Claimed) -> bool:
         """Return whether another registered domain redirects to a URL, or names it as a sitemap or canonical (C22).
 
         The same holds for the rest of such a redirect chain.
         """
-        parent = claimed.parent
-        if parent is None:
+        if claimed.parent is None:
             return False
+        is_known, is_apart = claimed.url in self._foreign, are_apart(host_of(claimed.parent), claimed.host)
         if claimed.hops or is_listed(claimed):
-            return claimed.url in self._foreign or are_apart(host_of(parent), claimed.host)
-        # A canonical. If the host itself linked to it before, its failures count as usual.
-        return claimed.url in self._foreign and are_apart(host_of(parent), claimed.host)
+            return is_known or is_apart
+        return is_known and is_apart  # a canonical: if the host itself linked to it before, failures count as usual
 
     def _remember_foreign(self, url: str) -> None:
         self._foreign[url] = None
@@ -457,19 +433,18 @@ class Filters:
         return Finished(claimed, Deferred(result.next_in or 0.0))
 
     def skip(
-        self,
-        claimed: Claimed,
-        reason: str,
-        message: str,
-        *,
-        after: float | None = None,
-        failed: bool = False,
-        status: int | None = None,
+        self, claimed: Claimed, reason: str, message: str, result: FetchResult | None = None, *, failed: bool = False
     ) -> Finished:
-        """End a URL without a page."""
+        """End a URL without a page. `result` is its response, if it was requested."""
+        after, status = (None, None) if result is None else (result.next_in, result.status)
         at = moment(self._session.epoch())
         skipped = SkippedUrl(claimed.url, reason, message, status, claimed.depth, claimed.parent, not failed, at)
         return Finished(claimed, Failed(reason, after), skipped=(skipped,))
+
+
+def is_seed(claimed: Claimed) -> bool:
+    """Return whether it is a seed, or a redirect target of one."""
+    return 0 < claimed.priority <= SEED_PRIORITY
 
 
 def may_pass(result: FetchResult) -> bool:
@@ -484,7 +459,3 @@ def _namer(claimed: Claimed) -> str:
     if claimed.parent is not None and is_listed(claimed):
         return claimed.parent
     return f"{origin_of(claimed.url)}/robots.txt"
-
-
-def _digest(body: bytes) -> bytes:
-    return hashlib.blake2b(body, digest_size=16).digest()

@@ -68,7 +68,7 @@ def check_seeds(job: str, seeds: Sequence[str], notes: Mapping[str, Any]) -> Non
     If one seed belongs to the job, the others extend it.
     """
     began = seeds_of(notes)
-    if not began or not set(began).isdisjoint(seeds):
+    if not began or not seeds or not set(began).isdisjoint(seeds):
         return
     try:
         scope = Scope.from_plain(notes.get(SCOPE, {}))
@@ -80,7 +80,7 @@ def check_seeds(job: str, seeds: Sequence[str], notes: Mapping[str, Any]) -> Non
         raise PolicyError(
             f"{f'the job {job}' if job else 'this job'} began at {first}{more}, and {mask_url(seeds[0])} is not part "
             f"of it: the pages of two crawls would be mixed. Choose another name for this one; or name {first} too, if "
-            "both are meant to be one; or restart the job (--restart, fresh=True)."
+            "both are meant to be one; or restart the job (--restart, restart=True)."
         )
 
 
@@ -112,16 +112,16 @@ class Job(msgspec.Struct, frozen=True):
     folder: str
     """Path of the job; empty if it is shared."""
 
-    seeds: tuple[str, ...]
-    counts: Counts | None
-    """None while the job is running on this machine alone."""
-
-    totals: CrawlTotals
-    is_running: bool
-    """True if a process works on the job. Then the numbers are available only if it is shared."""
-
     changed_at: float
     """Time of the last change, in epoch seconds."""
+
+    seeds: tuple[str, ...] = ()
+    counts: Counts | None = None
+    """None while the job is running on this machine alone."""
+
+    totals: CrawlTotals = msgspec.field(default_factory=CrawlTotals)
+    is_running: bool = False
+    """True if a process works on the job. Then the numbers are available only if it is shared."""
 
     notes: dict[str, Any] = {}
     """All notes of the job: its scope, how it was started, the ends of its outputs."""
@@ -162,7 +162,7 @@ def jobs(place: Path | None = None) -> Iterator[Job]:
             try:
                 yield look(each)
             except StoreError as error:  # a damaged job does not hide the others
-                yield Job(each.name, str(each), (), None, CrawlTotals(), False, _changed_at(each), trouble=str(error))
+                yield Job(each.name, str(each), _changed_at(each), trouble=str(error))
 
 
 def look(folder: Path) -> Job:
@@ -174,17 +174,9 @@ def look(folder: Path) -> Job:
     try:
         counts, notes = read_job(path)
     except FileInUse:
-        return Job(folder.name, str(folder), (), None, CrawlTotals(), True, changed_at)
-    return Job(
-        name=folder.name,
-        folder=str(folder),
-        seeds=tuple(notes.get(SEEDS, ())),
-        counts=counts,
-        totals=totals_of(notes),
-        is_running=False,
-        changed_at=changed_at,
-        notes=notes,
-    )
+        return Job(folder.name, str(folder), changed_at, is_running=True)
+    totals = totals_of(notes)
+    return Job(folder.name, str(folder), changed_at, tuple(seeds_of(notes)), counts, totals, notes=notes)
 
 
 def shared(found: JobSummary) -> Job:
@@ -197,16 +189,9 @@ def shared(found: JobSummary) -> Job:
             if output == Examples.name and isinstance(value, dict):
                 value = {**value, **notes.get(name, {})}
         notes[name] = value
-    return Job(
-        name=found.name,
-        folder="",
-        seeds=tuple(notes.get(SEEDS, ())),
-        counts=found.counts,
-        totals=together(totals_of(notes, name) for name in notes if name.startswith(TOTALS)),
-        is_running=bool(found.workers),
-        changed_at=found.changed_at or 0.0,
-        notes=notes,
-    )
+    totals = together(totals_of(notes, name) for name in notes if name.startswith(TOTALS))
+    seeds, changed_at, is_running = tuple(seeds_of(notes)), found.changed_at or 0.0, bool(found.workers)
+    return Job(found.name, "", changed_at, seeds, found.counts, totals, is_running, notes)
 
 
 def _changed_at(folder: Path) -> float:

@@ -45,7 +45,7 @@ class CrawlKeywords(OptionKeywords, total=False):
     """Arguments of a crawl."""
 
     job: str | os.PathLike[str] | None
-    fresh: bool
+    restart: bool
     outputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Output]
     client: AsyncClient | None
     lease: float

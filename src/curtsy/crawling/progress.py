@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
+from typing import Any
 
 import msgspec
 
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.host import Host, fresh, in_time
-from curtsy.core.message import Now
+from curtsy.core.message import SECOND, Now
 from curtsy.core.messages import describe, span
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.result import FetchResult
 from curtsy.crawling.frontier.protocol import HostQueue
 from curtsy.crawling.outputs.protocol import Written
+from curtsy.engine.session import Session
 
 
 class Ended(StrEnum):
@@ -68,15 +72,12 @@ class CrawlTotals(msgspec.Struct):
 
 def together(several: Iterable[CrawlTotals]) -> CrawlTotals:
     """Return the sum of several workers' totals, including their time."""
-    whole = CrawlTotals()
-    for each in several:
-        for name in ("fetched", "cached", "redirected", "sitemaps", "bytes", "seconds"):
-            setattr(whole, name, getattr(whole, name) + getattr(each, name))
-        for name in ("skipped", "failed", "left_out"):
-            counts: dict[str, int] = getattr(whole, name)
-            for reason, count in getattr(each, name).items():
-                counts[reason] = counts.get(reason, 0) + count
-    return whole
+    whole: dict[str, Any] = {name: {} for name in ("skipped", "failed", "left_out")}
+    totals = list(several)
+    for name in CrawlTotals.__struct_fields__:
+        values = [getattr(each, name) for each in totals]
+        whole[name] = dict(sum(map(Counter, values), Counter())) if name in whole else sum(values)
+    return CrawlTotals(**whole)
 
 
 class HostProgress(msgspec.Struct, frozen=True):
@@ -188,20 +189,12 @@ class CrawlSummary(msgspec.Struct, frozen=True):
         totals = self.totals
         return {
             "ended": str(self.ended),
-            "total": self.total,
-            "fetched": self.fetched,
-            "cached": self.cached,
-            "skipped": self.skipped,
-            "failed": self.failed,
-            "redirected": totals.redirected,
-            "sitemaps": totals.sitemaps,
-            "bytes": totals.bytes,
+            **{name: getattr(self, name) for name in ("total", "fetched", "cached", "skipped", "failed")},
+            **{name: getattr(totals, name) for name in ("redirected", "sitemaps", "bytes")},
             "seconds": round(totals.seconds, 3),
             "queued": self.queued,
             "resume_in": self.resume_in,
-            "skipped_by_reason": dict(totals.skipped),
-            "failed_by_reason": dict(totals.failed),
-            "left_out_by_reason": dict(totals.left_out),
+            **{f"{name}_by_reason": dict(getattr(totals, name)) for name in ("skipped", "failed", "left_out")},
         }
 
 
@@ -240,12 +233,21 @@ def pages_left(policy: Policy, host: Host | None, now: Now) -> int | None:
     return max(0, min(lefts)) if lefts else None
 
 
-def plan(pages: int | None, gaps: Sequence[float], overall: Policy | None, allowed: int | None) -> CrawlPlan:
-    """Estimate the duration of `pages` pages on hosts with these gaps, under the shared rate of all hosts."""
-    gap = max(gaps, default=0.0)
-    rate = sum(1 / each for each in gaps) if gaps and all(gaps) else None
-    if overall is not None and overall.qps is not None:
-        rate = overall.qps if rate is None else min(rate, overall.qps)
+async def plan(session: Session, hosts: Iterable[str], pages: int | None) -> CrawlPlan:
+    """Estimate the duration of `pages` pages on these hosts by their policies and records, without any request."""
+    policies, now = session.policies, await session.store.now()
+    gaps, lefts, rates = [], [], []
+    for host in hosts:
+        policy = policies.of(host)
+        record = await session.store.read(policy.key_for(host))
+        gaps.append(gap_of(policy, 0.0 if record is None else record.crawl_delay / SECOND))
+        lefts.append(pages_left(policy, record, now))
+        if policy.global_rate and policies.overall.qps is not None:
+            rates = [policies.overall.qps]
+    if gaps and all(gaps):
+        rates.append(sum(1 / each for each in gaps))
+    gap, rate = max(gaps, default=0.0), min(rates, default=None)
+    allowed = None if None in lefts else sum(left or 0 for left in lefts)
     pace = f"a page every {span(1 / rate)}" if rate is not None else "no pauses"
     seconds = None if pages is None else 0.0 if rate is None else pages / rate
     if pages is None:
@@ -273,31 +275,49 @@ _STATES = {
 }
 
 
+@dataclass(slots=True)
 class _Host:
-    __slots__ = ("errors", "out", "pages", "pages_left", "ready_at", "requests_left", "state", "why")
-
-    def __init__(self) -> None:
-        self.pages = self.errors = self.out = 0
-        self.state = "waiting"
-        self.why = ""
-        self.ready_at = 0.0
-        self.requests_left: int | None = None
-        self.pages_left: int | None = None
+    pages: int = 0
+    """Pages of this run."""
+    job_pages: int = 0
+    """Pages of all runs and workers, including unwritten ones."""
+    errors: int = 0
+    out: int = 0
+    """Running fetches."""
+    state: str = "waiting"
+    why: str = ""
+    ready_at: float = 0.0
+    requests_left: int | None = None
+    pages_left: int | None = None
 
 
 class Hosts:
-    """Statistics of all hosts of a crawl."""
+    """Statistics of all hosts of a crawl, and the quota of pages for each."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_pages: int | None = None) -> None:
+        """Create the statistics. `most_pages` is the maximum number of pages of a host; None for no limit."""
+        self.most_pages = most_pages
         self._hosts: dict[str, _Host] = {}
 
     def _of(self, host: str) -> _Host:
         known = self._hosts.get(host)
         if known is None:
             if len(self._hosts) >= MOST_HOSTS:
-                del self._hosts[next(iter(self._hosts))]
+                del self._hosts[next(name for name, each in self._hosts.items() if not each.out)]
             known = self._hosts[host] = _Host()
         return known
+
+    def pages_to_go(self, host: str, pages: int) -> tuple[int, int] | None:
+        """Return the pages left in a host's quota, and those left if every running fetch yields one; None if unlimited.
+
+        The frontier counts the `pages` of all workers, and gives the URLs of a host to one worker at a time.
+        """
+        if self.most_pages is None:
+            return None
+        known = self._of(host)
+        known.job_pages = max(known.job_pages, pages)
+        left = self.most_pages - known.job_pages
+        return left, left - known.out
 
     def began(self, host: str) -> None:
         """Count a started fetch."""
@@ -306,20 +326,19 @@ class Hosts:
     def ended(self, host: str, result: FetchResult | None, wait: float | None, now: float, *, is_page: bool) -> None:
         """Record the result of a fetch. `wait`: seconds until the host may be requested again; None if unknown."""
         known = self._of(host)
-        known.out = max(0, known.out - 1)
+        known.out -= 1
+        known.pages += is_page
+        known.job_pages += is_page
         known.ready_at = now + (wait or 0.0)
         known.state, known.why = "waiting", ""
         if result is None:
             return
-        record = result.record
+        reason, record = result.reason, result.record
         if record.requests_left is not None:
             known.requests_left, known.pages_left = record.requests_left, record.pages_left
-        known.pages += is_page
-        if result.reason is None:
-            return
-        if result.reason in _STATES:
-            known.state, known.why = _STATES[result.reason], describe(result.reason).what
-        elif result.reason not in REFUSALS and result.reason is not Reason.REDIRECTED:
+        if reason in _STATES:
+            known.state, known.why = _STATES[reason], describe(reason).what
+        elif reason is not None and reason not in REFUSALS and reason is not Reason.REDIRECTED:
             known.errors += 1
             if result.retry_after is not None:
                 known.state, known.why = "resting", result.cause
@@ -330,15 +349,9 @@ class Hosts:
 
     def progress(self, queues: Iterable[HostQueue], now: float, most: int) -> tuple[HostProgress, ...]:
         """Return at most `most` hosts: those in `queues` first, then the latest ones."""
-        rows: dict[str, HostProgress] = {}
-        for queue in queues:
-            rows[queue.host] = self._row(queue.host, now, queue)
-        for host in reversed(self._hosts):
-            if len(rows) >= most:
-                break
-            if host not in rows:
-                rows[host] = self._row(host, now, None)
-        return tuple(rows.values())[:most]
+        queued = {queue.host: queue for queue in queues}
+        names = islice(dict.fromkeys([*queued, *islice(reversed(self._hosts), most)]), most)
+        return tuple(self._row(host, now, queued.get(host)) for host in names)
 
     def _row(self, host: str, now: float, queue: HostQueue | None) -> HostProgress:
         known = self._hosts.get(host) or _Host()
@@ -349,17 +362,9 @@ class Hosts:
             next_in = queue.due_in
         elif queue is None and state == "waiting":
             state = "done"
-        return HostProgress(
-            host=host,
-            state=state,
-            pages=known.pages,
-            errors=known.errors,
-            queued=None if queue is None else queue.queued,
-            next_in=None if state in ("done", "fetching") else next_in,
-            requests_left=known.requests_left,
-            pages_left=known.pages_left,
-            why=known.why,
-        )
+        queued, wait = None if queue is None else queue.queued, None if state in ("done", "fetching") else next_in
+        numbers = known.pages, known.errors, queued, wait, known.requests_left, known.pages_left
+        return HostProgress(host, state, *numbers, known.why)
 
 
 MINUTE = 60.0

@@ -1,10 +1,17 @@
-"""Reader: parses a response into a page or a sitemap. SiteInfo: sitemaps and signals of a robots.txt."""
+"""Reader: parses a response into a page or a sitemap.
+
+SiteInfo       sitemaps and signals of a robots.txt
+SitemapQuota   limit on the sitemaps of a site
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from heapq import nlargest
+from typing import Any
 
 import msgspec
 
@@ -16,22 +23,17 @@ from curtsy.crawling.extract.page import Extract, extract, is_html
 from curtsy.crawling.extract.sitemap import Sitemap, is_sitemap, parse_sitemap
 from curtsy.crawling.extract.text import main_text
 from curtsy.crawling.frontier.protocol import Claimed
+from curtsy.crawling.frontier.url_table import fingerprint
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.results import CrawledPage
 from curtsy.engine.session import Session
+from curtsy.system.log import LibraryLogger, library_logger
 
-NOINDEX, NOT_CANONICAL, DUPLICATE = "noindex", "not_canonical", "duplicate"
-"""Reason codes for pages that are left out of the results."""
+_log: LibraryLogger = library_logger("crawl")
 
 SEED_PRIORITY, SITEMAP_PRIORITY = 100, 200
 """Priorities. Sitemaps precede pages, because they list them. Links have priority 0. A URL that is put back last loses
 one."""
-
-FOREIGN_PRIORITY = -1
-"""Priority of links from another registered domain. A host's own links go first, so no site floods another's queue."""
-
-RESERVE_PRIORITY = -200
-"""Priority of sitemaps that are read only when their host has no page left."""
 
 GZIP = b"\x1f\x8b"
 
@@ -86,14 +88,9 @@ class Reader:
                 return Reading(None, sitemap=sitemap)
         asked = headers.all("x-robots-tag") if "x-robots-tag" in headers else ()
         found = extract(
-            body,
-            result.content_type,
-            url,
-            agent=self._agent,
-            x_robots_tag=asked,
-            known=self._known,
+            body, result.content_type, url, agent=self._agent, x_robots_tag=asked, known=self._known,
             max_links=options.max_links_per_page,
-        )
+        )  # fmt: skip
         text = "" if options.text == "none" else main_text(body, result.content_type, reader=options.text)
         page = msgspec.structs.replace(
             answer_of(claimed, result, sent, epoch),
@@ -110,18 +107,10 @@ class Reader:
         return Reading(page, self._followed(found), found.base.origin, is_noindex=is_noindex)
 
     def _followed(self, found: Extract) -> dict[str, str]:
-        if not self._options.obey_nofollow:
+        if not self._options.obey_nofollow or not (found.nofollow or found.unfollowed):
             return found.fresh
-        if found.nofollow:
-            return {}
-        if not found.unfollowed:
-            return found.fresh
-        return {href: link for href, link in found.fresh.items() if link not in found.unfollowed}
-
-
-def is_seed(claimed: Claimed) -> bool:
-    """Return whether it is a seed, or a redirect target of one."""
-    return 0 < claimed.priority <= SEED_PRIORITY
+        followed = () if found.nofollow else found.fresh.items()
+        return {href: link for href, link in followed if link not in found.unfollowed}
 
 
 def is_for_sitemap(claimed: Claimed) -> bool:
@@ -167,8 +156,7 @@ def is_listed(claimed: Claimed) -> bool:
 
 
 def _header_signals(headers: Headers) -> tuple[str, ...]:
-    present = [name for name in _SIGNAL_HEADERS if name in headers]
-    return tuple(f"{name}: {value[:200]}" for name in present for value in headers.all(name))
+    return tuple(f"{name}: {value[:200]}" for name in _SIGNAL_HEADERS if name in headers for value in headers.all(name))
 
 
 def origin_of(url: str) -> str:
@@ -224,3 +212,69 @@ class SiteInfo:
     def _text(self, origin: str) -> bytes | None:
         rules = self._session.known_rules(origin)
         return None if rules is None else rules.text
+
+
+MOST_SITEMAP_BYTES = 1 << 30
+"""Maximum sitemap bytes read of a site: those of a few million URLs, compressed."""
+
+MOST_KNOWN = 100_000
+"""Maximum number of remembered sitemaps, which count once even if they are named twice."""
+
+MANY, MOST_NOTED = 20, 1000
+"""Number of sitemaps from which a site's count is noted in the job, and maximum number of noted sites."""
+
+
+class SitemapQuota:
+    """Quota of sitemaps for each site. A sitemap counts when it is queued; redirects count too."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._counts: Counter[str] = Counter()
+        self._known: set[int] = set()
+        """Fingerprints of the URLs of recently queued sitemaps."""
+        self._many: set[str] = set()
+        """Sites with many sitemaps."""
+        self._bytes: Counter[str] = Counter()
+        self._told: set[str] = set()
+
+    def resume(self, noted: Any) -> None:
+        """Resume with the result of `noted` from an earlier run."""
+        if isinstance(noted, dict):
+            self._counts.update({site: count for site, count in noted.items() if isinstance(count, int)})
+            self._many.update(self._counts)
+
+    def noted(self) -> dict[str, int]:
+        """Return the number of sitemaps of each site that has many."""
+        return {site: self._counts[site] for site in nlargest(MOST_NOTED, self._many, key=self._counts.__getitem__)}
+
+    def take(self, site: str, urls: Iterable[str]) -> list[str]:
+        """Return the sitemaps that may be queued: within the site's quota, each once."""
+        taken = []
+        for url in urls:
+            key = fingerprint(url)
+            if key in self._known:
+                continue
+            if self._counts[site] >= self._most or self._bytes[site] >= MOST_SITEMAP_BYTES:
+                self._tell(site)
+                break
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known.add(key)
+            self._counts[site] += 1
+            taken.append(url)
+        if self._counts[site] >= MANY:
+            self._many.add(site)
+        return taken
+
+    def spend(self, site: str, size: int) -> None:
+        """Count `size` bytes of a sitemap that was read."""
+        self._bytes[site] += size
+
+    def _tell(self, site: str) -> None:
+        if site not in self._told:
+            self._told.add(site)
+            _log.warning(
+                f"{site} has more sitemaps than are read: {self._counts[site]:,} so far, {self._bytes[site]:,} bytes. "
+                f"The others are left out. Raise max_sitemaps (--max-sitemaps), which is {self._most:,}, if the site "
+                "is that large."
+            )

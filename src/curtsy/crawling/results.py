@@ -128,9 +128,6 @@ class Finished(msgspec.Struct):
     link."""
 
     notes: Mapping[str, Any] = {}
-    is_redirect: bool = False
-    """True if the response only redirects to another URL."""
-
     links_cut: int = 0
     """Minimum number of links of the page that were dropped."""
 

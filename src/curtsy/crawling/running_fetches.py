@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 
 from curtsy.core import messages
 from curtsy.core.effects import FetchRequest
@@ -14,7 +17,6 @@ from curtsy.crawling.event_loop import Turn
 from curtsy.crawling.filters import Filters
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Room
 from curtsy.crawling.progress import Hosts
-from curtsy.crawling.quota import Quota
 from curtsy.crawling.reader import origin_of
 from curtsy.crawling.results import Finished, Results
 from curtsy.engine.session import Session
@@ -49,44 +51,34 @@ SUSPECT, GUILTY = 3, 6
 that crashes the reader would end every run."""
 
 
+class Phase(IntEnum):
+    """What a running fetch does. In all phases but WAITING it counts as in flight at its domain and address."""
+
+    WAITING = 0
+    """It waits for its turn, or its response is processed."""
+    STARTING = 1
+    """It is not on the wire yet but may get there."""
+    LOOKED_UP = 2
+    """Its host is looked up. It holds a slot of its domain, but none on the wire."""
+    ON_WIRE = 3
+
+
+@dataclass(slots=True, eq=False)
 class RunningFetch:
     """Claimed URL that is being fetched."""
 
-    __slots__ = (
-        "address",
-        "claimed",
-        "has_slot",
-        "is_answered",
-        "is_asked",
-        "is_looked_up",
-        "is_on_wire",
-        "is_starting",
-        "is_withdrawn",
-        "left_wire_at",
-        "site",
-    )  # fmt: skip
-
-    def __init__(self, claimed: Claimed) -> None:
-        self.claimed = claimed
-        self.site = site_of(claimed.host)
-        self.address = ""
-        """Address of its host, or the last known one of its site; empty if unknown."""
-        self.has_slot = False
-        """True if it counts as in flight."""
-        self.is_starting = True
-        """True if it is not on the wire yet but may get there."""
-        self.is_looked_up = False
-        """True while its host is looked up. Then it holds a slot of its site, but none on the wire."""
-        self.is_on_wire = self.is_answered = self.is_withdrawn = False
-        self.is_asked = False
-        """True after a reply to more than robots.txt. A retry then waits for its own host."""
-        self.left_wire_at: float | None = None
-        """Time of the last reply, including one to robots.txt."""
-
-    @property
-    def is_suspect(self) -> bool:
-        """Return whether it must be the only fetch in flight."""
-        return self.claimed.tries >= SUSPECT
+    claimed: Claimed
+    site: str
+    """Registered domain."""
+    address: str = ""
+    """Address of its host, or the last known one of its site; empty if unknown."""
+    phase: Phase = Phase.WAITING
+    is_asked: bool = False
+    """True after a reply to more than robots.txt. A retry then waits for its own host."""
+    is_answered: bool = False
+    is_withdrawn: bool = False
+    left_wire_at: float = -math.inf
+    """Time of the last reply, including one to robots.txt."""
 
 
 class RunningFetches:
@@ -96,23 +88,22 @@ class RunningFetches:
         self,
         session: Session,
         filters: Filters,
-        quota: Quota,
         results: Results,
         wake: Callable[[], None],
         locate: Callable[[str, str], None],
         *,
         places: int,
+        most_pages: int | None = None,
         is_shared: bool = False,
     ) -> None:
         """Create the set of running fetches.
 
         `wake` is called when more fetches may start. `locate` is called when the address of a host is known. `places`
-        is the maximum number of requests in flight. `is_shared` means that another worker may take over an expired
-        lease.
+        is the maximum number of requests in flight, `most_pages` that of pages of a host. `is_shared` means that
+        another worker may take over an expired lease.
         """
         self._session = session
         self._filters = filters
-        self._quota = quota
         self._results = results
         self._wake = wake
         self._report_address = locate
@@ -126,20 +117,15 @@ class RunningFetches:
         self._lookups: set[asyncio.Task[None]] = set()
         self._nameless: set[str] = set()
         """Hosts whose lookups were slow and failed. The next fetch of each is sent anyway."""
-        self.looked_up = 0
-        """Number of fetches that wait for the lookup of their host."""
         self._is_shared = is_shared
         self._timers = session.timers
         self._loop_turn = Turn()
         self._fetches: dict[asyncio.Task[None], RunningFetch] = {}
         self._returning: dict[RunningFetch, asyncio.Future[None]] = {}
         """Fetches that left the wire and wait for a slot to return."""
-        self.hosts = Hosts()
-        self.starting = 0
-        """Number of fetches that are not on the wire yet."""
-        self.on_wire = 0
-        self.suspects = 0
-        """Number of fetches that must be the only one in flight."""
+        self.hosts = Hosts(most_pages)
+        self._phases = [0] * len(Phase)
+        """Number of fetches in each phase."""
         self.broken: BaseException | None = None
         """Internal error. The crawl ends, because the URL of the failed task has no owner."""
         self.paused_at: float | None = None
@@ -148,19 +134,38 @@ class RunningFetches:
     def __len__(self) -> int:
         return len(self._fetches)
 
+    @property
+    def on_wire(self) -> int:
+        """Return the number of fetches on the wire."""
+        return self._phases[Phase.ON_WIRE]
+
+    @property
+    def looked_up(self) -> int:
+        """Return the number of fetches that wait for the lookup of their host."""
+        return self._phases[Phase.LOOKED_UP]
+
+    @property
+    def places_in_use(self) -> int:
+        """Return the number of fetches that are on the wire or may get there."""
+        return self._phases[Phase.ON_WIRE] + self._phases[Phase.STARTING]
+
+    @property
+    def is_suspect_running(self) -> bool:
+        """Return whether the only fetch is one that must be the only fetch."""
+        return len(self) == 1 and any(fetch.claimed.tries >= SUSPECT for fetch in self._fetches.values())
+
     def unanswered(self) -> list[RunningFetch]:
         """Return the fetches whose responses are not read yet."""
         return list(self._fetches.values())
 
     def queued_for_rate(self) -> int:
         """Return the number of fetches that know their rules and wait for their first request."""
-        fetches = self._fetches.values()
-        return sum(not (fetch.is_starting or fetch.is_on_wire or fetch.is_asked) for fetch in fetches) - self.looked_up
+        return sum(fetch.phase is Phase.WAITING and not fetch.is_asked for fetch in self._fetches.values())
 
     def waiting_to_retry(self) -> int:
         """Return the number of fetches that had a reply and wait for a retry."""
         fetches = self._fetches.values()
-        return sum(fetch.is_asked and not (fetch.is_on_wire or fetch.is_answered) for fetch in fetches)
+        return sum(fetch.is_asked and not fetch.is_answered and fetch.phase is not Phase.ON_WIRE for fetch in fetches)
 
     def room(self) -> Room:
         """Return the current shares of slots. If LOOKUPS names are being looked up, further slow names wait."""
@@ -180,7 +185,7 @@ class RunningFetches:
             is_at_its_share = self._sites.held[site] + len(claims) >= self._sites.share
             return Room(self._places, {}, None) if is_at_its_share else None
         held = self._addresses.held
-        if claims or len(held) != 1 or sum(held.values()) < self.on_wire + self.starting:
+        if claims or len(held) != 1 or sum(held.values()) < self.places_in_use:
             return None  # the address of the claims is unknown
         [address] = held
         is_at_its_share = held[address] >= self._addresses.share
@@ -192,25 +197,25 @@ class RunningFetches:
         if (refused := self._refused(claimed)) is not None:
             self._results.put(refused)
             return
-        fetch = RunningFetch(claimed)
+        fetch = RunningFetch(claimed, site_of(claimed.host))
         if (address := self._located.get(fetch.site, SLOW)) != SLOW:
             fetch.address = address
-        self.starting += 1
-        self._count(fetch)
-        self.suspects += fetch.is_suspect
+        self._phases[fetch.phase] += 1
+        self._enter(fetch, Phase.STARTING)
         self.hosts.began(claimed.host)
-        self._quota.begin(claimed.host)
         task = asyncio.ensure_future(self._fetch(fetch, may_crowd))
         self._fetches[task] = fetch
         task.add_done_callback(self._ended)
 
     def _refused(self, claimed: Claimed) -> Finished | None:
         """Return the result of a URL that is not fetched although it was queued; None if it may be fetched."""
-        self._quota.learn(claimed.host, claimed.host_pages)
-        if self._quota.is_used_up(claimed.host):
-            return self._filters.skip(claimed, "host_limit", messages.host_limit(claimed.url, self._quota.most))
-        if self._quota.is_taken(claimed.host):
-            return Finished(claimed, Deferred(MAX_WAIT))
+        if (to_go := self.hosts.pages_to_go(claimed.host, claimed.host_pages)) is not None:
+            left, sure = to_go
+            if left <= 0:
+                words = messages.host_limit(claimed.url, self.hosts.most_pages)
+                return self._filters.skip(claimed, "host_limit", words)
+            if sure <= 0:
+                return Finished(claimed, Deferred(MAX_WAIT))
         if claimed.tries >= GUILTY:
             return self._filters.skip(claimed, "reader_crashed", messages.reader_crashed(claimed.url), failed=True)
         return None
@@ -233,9 +238,7 @@ class RunningFetches:
             answered_at = self._timers.now()
             await self._loop_turn.has_time()
             finished = await self._filters.decide(claimed, result)
-        except (
-            PolicyError
-        ) as error:  # not specific to this page, so it ends the crawl: for example, the client is closed
+        except PolicyError as error:  # not this page's failure, as of a closed client: it ends the crawl
             self.broken = error
         except StoreError as error:  # not this page's failure: it stays queued until the store is back
             _log.warning(f"{error} A page is put back.", url=claimed.url)
@@ -253,7 +256,7 @@ class RunningFetches:
 
         While at most a quarter of the slots is in use, no address can exceed its share, so none is looked up.
         """
-        if self.starting + self.on_wire <= self._addresses.share:
+        if self.places_in_use <= self._addresses.share:
             self._unlocated[fetch] = None
             return None
         others, self._unlocated = self._unlocated, {}
@@ -297,17 +300,13 @@ class RunningFetches:
 
     async def _wait_for_name(self, fetch: RunningFetch, lookup: asyncio.Task[None]) -> None:
         """Release the slot of a fetch until its host is looked up."""
-        fetch.is_looked_up = True
-        self.looked_up += 1
-        self._started(fetch)
+        self._enter(fetch, Phase.LOOKED_UP)
         self._grant_slots()
         self._wake()
         try:
             await lookup
         finally:
-            fetch.is_looked_up = False
-            self.looked_up -= 1
-            self._count(fetch)
+            self._enter(fetch, Phase.WAITING)
         if fetch.address in ("", SLOW):
             if len(self._nameless) >= MOST_LOCATED:
                 self._nameless.clear()
@@ -318,7 +317,7 @@ class RunningFetches:
         """Look up the address of a fetch and count the fetch there."""
         claimed, now = fetch.claimed, self._timers.now
         address = SLOW if claimed.host in self._nameless else await self._session.address_of(claimed.url)
-        if address != fetch.address and fetch.has_slot:
+        if address != fetch.address and fetch.phase is not Phase.WAITING:
             if fetch.address:
                 self._addresses.give_back_for(fetch.site, fetch.address, now())
             if address:
@@ -335,16 +334,17 @@ class RunningFetches:
             self._located[fetch.site] = address
             self._report_address(fetch.claimed.host, address)
 
-    def _count(self, fetch: RunningFetch) -> None:
-        """Update whether a fetch counts as in flight at its registered domain and its address."""
-        has_slot = fetch.is_starting or fetch.is_on_wire or fetch.is_looked_up
-        now = self._timers.now()
-        if has_slot == fetch.has_slot:
+    def _enter(self, fetch: RunningFetch, phase: Phase) -> None:
+        """Set the phase of a fetch, and count whether it is in flight at its registered domain and its address."""
+        before, fetch.phase = fetch.phase, phase
+        self._phases[before] -= 1
+        self._phases[phase] += 1
+        if (before is Phase.WAITING) == (phase is Phase.WAITING):
             return
-        fetch.has_slot = has_slot
-        (self._sites.take if has_slot else self._sites.give_back)(fetch.site, now)
+        is_over, now = phase is Phase.WAITING, self._timers.now()
+        (self._sites.give_back if is_over else self._sites.take)(fetch.site, now)
         if fetch.address:
-            count = self._addresses.take_for if has_slot else self._addresses.give_back_for
+            count = self._addresses.give_back_for if is_over else self._addresses.take_for
             count(fetch.site, fetch.address, now)
 
     def _finish(self, finished: Finished, result: FetchResult | None, answered_at: float | None) -> None:
@@ -353,7 +353,6 @@ class RunningFetches:
         wait = end.seconds if isinstance(end, Deferred) else end.after
         self.hosts.ended(host, result, wait, now, is_page=is_page)
         finished.answered_at = answered_at
-        self._quota.end(host, is_page=is_page)
         if result is not None:
             finished.bytes = result.record.bytes
             is_paused = result.reason is Reason.PAUSED and result.retry_after is None
@@ -369,10 +368,7 @@ class RunningFetches:
         return FetchRequest(claimed.url, max_wait=max_wait, follow=follow, deadline=deadline, is_foreign=is_foreign)
 
     def _on_wire(self, fetch: RunningFetch, is_on_wire: bool) -> None:
-        fetch.is_on_wire = is_on_wire
-        self.on_wire += 1 if is_on_wire else -1
-        self._started(fetch)
-        self._count(fetch)
+        self._enter(fetch, Phase.ON_WIRE if is_on_wire else Phase.WAITING)
         if not is_on_wire:
             fetch.left_wire_at = self._timers.now()
             url = fetch.claimed.url
@@ -386,14 +382,14 @@ class RunningFetches:
         A fetch returns to the wire for its page or a retry. It holds no slot while it waits. Without this check, all
         fetches whose pauses end together would be on the wire at once.
         """
-        return None if fetch.is_starting or self._may_return(fetch) else self._turn(fetch)
+        return None if fetch.phase is Phase.STARTING or self._may_return(fetch) else self._turn(fetch)
 
     async def _turn(self, fetch: RunningFetch) -> None:
         turn = self._returning[fetch] = asyncio.get_running_loop().create_future()
         try:
             await turn
         except asyncio.CancelledError:
-            self._started(fetch)  # a slot may have been granted in the same moment
+            self._enter(fetch, Phase.WAITING)  # a slot may have been granted in the same moment
             self._grant_slots()
             raise
         finally:
@@ -401,36 +397,27 @@ class RunningFetches:
 
     def _may_return(self, fetch: RunningFetch) -> bool:
         now = self._timers.now()
-        if self.starting + self.on_wire >= self._places or self._sites.is_full(fetch.site, now):
+        if self.places_in_use >= self._places or self._sites.is_full(fetch.site, now):
             return False
         return not (fetch.address and self._addresses.is_full(fetch.address, now))
 
     def _grant_slots(self) -> None:
         """Grant free slots to the fetches that have waited longest."""
         for fetch, turn in list(self._returning.items()):
-            if self.starting + self.on_wire >= self._places:
+            if self.places_in_use >= self._places:
                 return
             if not turn.done() and self._may_return(fetch):
-                fetch.is_starting = True
-                self.starting += 1
-                self._count(fetch)
+                self._enter(fetch, Phase.STARTING)
                 turn.set_result(None)
-
-    def _started(self, fetch: RunningFetch) -> None:
-        """Record that a fetch is on the wire, or will not get there."""
-        if fetch.is_starting:
-            fetch.is_starting = False
-            self.starting -= 1
-            self._count(fetch)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         fetch = self._fetches.pop(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.broken = error
-        self._started(fetch)
+        self._enter(fetch, Phase.WAITING)
+        self._phases[Phase.WAITING] -= 1
         self._unlocated.pop(fetch, None)
         self._grant_slots()
-        self.suspects -= fetch.is_suspect
         self._wake()
 
     def withdraw(self) -> None:
@@ -441,8 +428,8 @@ class RunningFetches:
         self._filters.stop_reading()
         settled = self._timers.now() - SETTLING
         for task, fetch in self._fetches.items():
-            is_settling = fetch.left_wire_at is not None and fetch.left_wire_at > settled
-            if not (fetch.is_on_wire or is_settling or fetch.is_answered or fetch.is_withdrawn):
+            is_settling = fetch.left_wire_at > settled
+            if not (fetch.phase is Phase.ON_WIRE or is_settling or fetch.is_answered or fetch.is_withdrawn):
                 fetch.is_withdrawn = True
                 task.cancel()
 

@@ -1,8 +1,8 @@
 """Seeds: the start URLs of a crawl, read while it runs.
 
-A collection is read in place. Any other iterable may block (a pipe, a database query), so a thread reads it. A task
-reads an async iterable. Both read at most AHEAD URLs in advance. So limits and signals work while seeds are read, and a
-million seeds need no more memory than a thousand.
+The first seeds of a collection are read at once. Any other iterable may block (a pipe, a database query). So a thread
+reads it, and the rest of a collection. A task reads an async iterable. Both read at most AHEAD URLs in advance. So
+limits and signals work while seeds are read, and a million seeds need no more memory than a thousand.
 """
 
 from __future__ import annotations
@@ -43,9 +43,6 @@ class Seeds:
         self._place = 0
         self._error: BaseException | None = None
         self._has_ended = self._is_closed = False
-        self._source = given
-        self._here: Iterator[str] | None = None
-        """Iterator that does not block; None for other sources."""
         self._change = threading.Condition()
         self._ring: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
@@ -53,9 +50,9 @@ class Seeds:
         self._taken = asyncio.Event()
         if isinstance(given, str):
             given = [given]
-        if isinstance(given, Collection):
-            self._here = iter(given)
-            self._see(list(islice(self._here, HEAD)))
+        self._source = given if isinstance(given, AsyncIterable) else iter(given)
+        if isinstance(given, Collection) and not isinstance(self._source, AsyncIterable):
+            self._see(list(islice(self._source, HEAD)))
             self._has_ended = len(given) <= HEAD
 
     def _see(self, first: list[str]) -> None:
@@ -80,17 +77,17 @@ class Seeds:
     @property
     def is_ready(self) -> bool:
         """Return whether seeds or an error can be taken."""
-        return bool(self._ready) or self._error is not None or (self._here is not None and not self._has_ended)
+        return bool(self._ready) or self._error is not None
 
     def start(self, ring: Callable[[], None]) -> None:
         """Start to read. `ring` is called, from any thread, when seeds are available."""
         self._ring = ring
-        if self._here is not None or self._thread is not None or self._task is not None:
+        if self._has_ended or self._thread is not None or self._task is not None:
             return
         if isinstance(self._source, AsyncIterable):
             self._task = asyncio.ensure_future(self._read_async(self._source))
         else:
-            self._thread = threading.Thread(target=self._read, name="curtsy-seeds", daemon=True)
+            self._thread = threading.Thread(target=self._read, args=(self._source,), name="curtsy-seeds", daemon=True)
             self._thread.start()
 
     def peek(self, seconds: float | None = None) -> None:
@@ -98,7 +95,7 @@ class Seeds:
 
         `seconds` bounds the wait; None for no limit. Raises PolicyError if the iterable is empty or a seed is invalid.
         """
-        if self._here is not None:
+        if self.head:
             return
         self.start(self._ring)
         with self._change:
@@ -120,21 +117,14 @@ class Seeds:
             taken = [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
             self._change.notify_all()
         self._taken.set()
-        if self._here is not None and len(taken) < most and not self._has_ended:
-            more = list(islice(self._here, most - len(taken)))
-            self._has_ended = len(more) < most - len(taken)
-            for text in more:
-                self._check(text)
-            taken += more
         if not taken and self._error is not None:
             error, self._error = self._error, None
             raise error
         return taken
 
-    def _read(self) -> None:
-        assert isinstance(self._source, Iterable)
+    def _read(self, source: Iterator[str]) -> None:
         try:
-            for text in self._source:
+            for text in source:
                 self._check(text)
                 with self._change:
                     self._change.wait_for(lambda: len(self._ready) < AHEAD or self._is_closed)

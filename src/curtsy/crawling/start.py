@@ -8,9 +8,8 @@ import difflib
 import inspect
 import os
 import warnings
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from curtsy.blocking import LoopThread, close_at_exit
@@ -48,7 +47,7 @@ def acrawl(
     seeds: str | Iterable[str] | AsyncIterable[str] | Seeds,
     *,
     job: str | os.PathLike[str] | None = None,
-    fresh: bool = False,
+    restart: bool = False,
     outputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Output] = (),
     client: AsyncClient | None = None,
     lease: float = SHARED_LEASE,
@@ -61,8 +60,9 @@ def acrawl(
     now. A later invalid one is skipped and reported in the summary.
 
     `job` is a name or a folder. A crawl with a job can be killed at any moment and resumes at its next start. Seeds
-    that do not belong to the job are refused (PolicyError). `fresh` starts the job over. A job whose `store` is a Redis
-    server is shared: every machine that starts it takes part. The URLs of a dead machine wait for `lease` seconds.
+    that do not belong to the job are refused (PolicyError). `restart` starts the job over. A job whose `store` is a
+    Redis server is shared: every machine that starts it takes part. The URLs of a dead machine wait for `lease`
+    seconds.
 
     `outputs` are paths of files (`.jsonl`, `.warc.gz`, `.csv`) or folders, or output objects. `on_progress` is called
     with a snapshot every second and at the end. All fields of `CrawlOptions` and all arguments of `AsyncClient` are
@@ -75,17 +75,21 @@ def acrawl(
     if client is not None and settings:
         raise PolicyError(f"{next(iter(settings))!r} is the client's to say. Give it to the client, or give no client.")
     begin = seeds if isinstance(seeds, Seeds) else Seeds(seeds)
-    _check(begin.head, options)
+    # Seeds and options are checked before an earlier job is deleted or a site is contacted.
+    if begin.head:
+        scope_of(begin.head, options)
+    if options.text != "none":
+        main_text(b"<p>", "text/html", reader=options.text)
     folder = None if job is None else folder_of(Path(job) if isinstance(job, os.PathLike) else job)
     writers = open_outputs(outputs)
     settings.setdefault("connections", max(options.max_concurrent, _most_connections()))
     used = client or AsyncClient(**settings)
     try:
-        if fresh:
+        if restart:
             for writer in writers:  # an unusable output is reported before an earlier job is deleted
                 writer.open(None)
                 writer.close()
-        frontier, identity = _open_frontier(session_of(used), folder, lease, fresh)
+        frontier, identity = _open_frontier(session_of(used), folder, lease, restart)
     except BaseException:
         if client is None:
             _close_later(used.close())
@@ -101,25 +105,12 @@ def _options_of(given: Mapping[str, Any]) -> tuple[CrawlOptions, dict[str, Any]]
     names = {field.name for field in dataclasses.fields(CrawlOptions)}
     options = CrawlOptions(**{name: value for name, value in given.items() if name in names})
     settings = {name: value for name, value in given.items() if name not in names}
-    _check_names(settings, names)
-    return options, settings
-
-
-def _check_names(settings: Iterable[str], options: Iterable[str]) -> None:
-    """Raise PolicyError for a misspelt option of a crawl. The client reports other unknown names."""
     known = {*inspect.signature(AsyncClient).parameters, *keys()}
-    for name in settings:
-        near = difflib.get_close_matches(name, [*options, *known], 1)
-        if name not in known and near and near[0] in options:
+    for name in settings.keys() - known:  # a misspelt option; the client reports other unknown names
+        near = difflib.get_close_matches(name, [*names, *known], 1)
+        if near and near[0] in names:
             raise PolicyError(f"{name} is not an option of a crawl. Did you mean {near[0]}?")
-
-
-def _check(head: Sequence[str], options: CrawlOptions) -> None:
-    """Check seeds and options before an earlier job is deleted or a site is contacted. Raises PolicyError."""
-    if head:
-        scope_of(head, options)
-    if options.text != "none":
-        main_text(b"<p>", "text/html", reader=options.text)
+    return options, settings
 
 
 def _most_connections() -> int:
@@ -146,7 +137,7 @@ def _close_later(closing: Coroutine[Any, Any, None]) -> None:
 
 
 def _open_frontier(
-    session: Session, folder: Path | None, lease: float, fresh: bool
+    session: Session, folder: Path | None, lease: float, restart: bool
 ) -> tuple[AsyncFrontier, WorkerId | None]:
     """Open a frontier in memory, in a job's folder, or on the session's server for a shared job.
 
@@ -159,13 +150,13 @@ def _open_frontier(
     url = session.store_url
     if folder is None or url is None or not url.startswith(SHARED):
         path = None if folder is None else folder / FRONTIER
-        return LocalFrontier(path, fresh=fresh, concurrency=concurrency, clock=session.timers.now), None
+        return LocalFrontier(path, fresh=restart, concurrency=concurrency, clock=session.timers.now), None
     from curtsy.crawling.frontier.redis import RedisFrontier
 
     who = WorkerId(folder)
     try:
         return RedisFrontier(
-            url, folder.name, worker=who.name, concurrency=concurrency, lease=lease, fresh=fresh
+            url, folder.name, worker=who.name, concurrency=concurrency, lease=lease, fresh=restart
         ), who  # fmt: skip
     except BaseException:
         who.close()
@@ -201,11 +192,8 @@ class Crawl:
         self._check_open()
         pages = aiter(self._crawl)
         try:
-            while True:
-                try:
-                    yield self._thread.call(_next(pages))
-                except StopAsyncIteration:
-                    return
+            while (page := self._thread.call(_next(pages))) is not None:
+                yield page
         finally:
             self.close()
 
@@ -268,9 +256,7 @@ class Crawl:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -278,8 +264,8 @@ async def _made(seeds: str | Iterable[str] | AsyncIterable[str], given: CrawlKey
     return acrawl(seeds, **given)
 
 
-async def _next(pages: AsyncIterator[CrawledPage]) -> CrawledPage:
-    return await anext(pages)
+async def _next(pages: AsyncIterator[CrawledPage]) -> CrawledPage | None:
+    return await anext(pages, None)
 
 
 def crawl(seeds: str | Iterable[str] | AsyncIterable[str], **given: Unpack[CrawlKeywords]) -> Crawl:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Mapping
-from types import EllipsisType, TracebackType
+from types import EllipsisType
 from typing import Any, Protocol, Self
 
 import msgspec
@@ -113,14 +113,14 @@ class WebCrawler:
         came = [page for page in pages if page is not None]
         cached = sum(page.cache is not None for page in came)
         refused = {str(reason) for reason in REFUSALS} | {"max_pages"}
-        skipped = sum(reason in refused for reason in self.reasons.values())
-        failed = len(self.reasons) - skipped
+        failures = {url: reason for url, reason in self.reasons.items() if reason not in refused}
+        skipped, failed = len(self.reasons) - len(failures), len(failures)
         self.summary = {
             "total": len(wanted), "fetched": len(came) - cached, "cached": cached, "skipped": skipped, "failed": failed,
         }  # fmt: skip
         _log.info("Batch ended", **self.summary)
-        if failed and not came:
-            url, reason = next((url, why) for url, why in self.reasons.items() if why not in refused)
+        if failures and not came:
+            url, reason = next(iter(failures.items()))
             raise FetchError(f"none of {len(wanted)} pages could be fetched: {url} because of {reason}, …", url)
         return came
 
@@ -163,45 +163,33 @@ class WebCrawler:
     async def _may(self, url: str) -> bool:
         if self._checker is not None:
             return await self._checker.is_allowed(url)
-        parsed = parse_url(url)
-        policy = self._client.policies.of(parsed.domain) if isinstance(parsed, Url) else None
-        if policy is None or not isinstance(parsed, Url) or not policy.respect_robots:
-            return policy is not None
+        if not self._client.policies.of(host_of(url)).respect_robots:
+            return True
         return await RobotsTxtChecker(self._client.policies.user_agent, client=self._client).is_allowed(url)
 
     async def _fetch(self, url: str) -> FetchResult | None:
         """Fetch a URL. A user's checker is called for every hop; return None if it refuses."""
         if self._checker is None:
             return await self._client.fetch(url)
-        asked = first = url
-        is_foreign = False
+        first, is_foreign = parse_url(url), False
+        if not isinstance(first, Url):
+            return await self._client.fetch(url)
+        asked, text = first, url  # with the caller's credentials, if it has any
         for _ in range(self._client.policies.default.max_redirects + 1):
-            target = parse_url(asked)
-            if isinstance(target, Url):
-                if asked == url:
-                    first = target.text
-                if not await self._checker.is_allowed(asked):
-                    _log.info(f"Blocked by robots.txt: {mask_url(asked)}")
-                    return None
-                await self._slow_down(target)
-            result = await self._session.fetch_alone(FetchRequest(asked, follow=False, is_foreign=is_foreign))
-            result = msgspec.structs.replace(result, url=first)
-            if result.reason is not Reason.REDIRECTED or not isinstance(target, Url):
+            if not await self._checker.is_allowed(text):
+                _log.info(f"Blocked by robots.txt: {mask_url(text)}")
+                return None
+            if delay := self._checker.get_crawl_delay(asked.text):  # stored in the host's record (R8)
+                policy = self._client.policies.of(asked.domain)
+                await self._session.gate.amend(policy.key_for(asked.domain), policy, CrawlDelay(delay, asked.origin))
+            result = await self._session.fetch_alone(FetchRequest(text, follow=False, is_foreign=is_foreign))
+            result = msgspec.structs.replace(result, url=first.text)
+            following = redirect_target(asked, Response(result.status or 0, result.headers, b""))
+            if result.reason is not Reason.REDIRECTED or not isinstance(following, Url):
                 return result
-            following = redirect_target(target, Response(result.status or 0, result.headers, b""))
-            if not isinstance(following, Url):
-                return result
-            asked = following.text
-            is_foreign = is_foreign or are_apart(target.domain, following.domain)
+            is_foreign = is_foreign or are_apart(asked.domain, following.domain)
+            asked, text = following, following.text
         return result
-
-    async def _slow_down(self, url: Url) -> None:
-        """Store the checker's crawl delay in the host's record (R8)."""
-        assert self._checker is not None
-        delay = self._checker.get_crawl_delay(url.text)
-        if delay:
-            policy = self._client.policies.of(url.domain)
-            await self._session.gate.amend(policy.key_for(url.domain), policy, CrawlDelay(delay, url.origin))
 
     def _read(self, result: FetchResult) -> CrawledPage:
         claimed = Claimed(result.url, "", 0, 0, None, 0, 0, 0, 0.0)
@@ -222,9 +210,7 @@ class WebCrawler:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
 

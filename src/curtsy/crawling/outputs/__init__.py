@@ -22,7 +22,7 @@ from curtsy.engine.arguments import wrong
 from curtsy.stores.url import check_path
 
 if TYPE_CHECKING:
-    from curtsy.crawling.outputs.entry import BodyForm
+    from curtsy.crawling.outputs.jsonlines import BodyForm
 
 
 KINDS = ("jsonl", "warc", "folder", "csv")
@@ -49,22 +49,21 @@ def open_output(text: str, *, body: BodyForm = "none", mask_secrets: bool = True
             f"{', '.join(f'{each}:PATH' for each in KINDS)}."
         )
     check_path("output", text)
-    # Imported on demand: JSON lines need neither zlib nor csv.
-    if kind == "warc":
-        from curtsy.crawling.outputs.warc import Warc
-
-        return Warc(path)
-    if kind == "folder":
-        from curtsy.crawling.outputs.folder import Folder
-
-        return Folder(path, mask_secrets=mask_secrets)
-    if kind == "csv":
-        from curtsy.crawling.outputs.skipped import SkippedCsv
-
-        return SkippedCsv(path, mask_secrets=mask_secrets)
+    # Imported on demand: a program that makes its own outputs needs none of them.
+    from curtsy.crawling.outputs.folder import Folder
     from curtsy.crawling.outputs.jsonlines import JsonLines
+    from curtsy.crawling.outputs.skipped import SkippedCsv
+    from curtsy.crawling.outputs.warc import Warc
 
-    return JsonLines(path, body=body, mask_secrets=mask_secrets)
+    match kind:
+        case "warc":
+            return Warc(path)
+        case "folder":
+            return Folder(path, mask_secrets=mask_secrets)
+        case "csv":
+            return SkippedCsv(path, mask_secrets=mask_secrets)
+        case _:
+            return JsonLines(path, body=body, mask_secrets=mask_secrets)
 
 
 def open_outputs(outputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Output]) -> list[Output]:

@@ -1,4 +1,4 @@
-"""File that is only appended to, and can be truncated to its end at the last flush.
+"""AppendFile: a file that is only appended to, and can be truncated to its end at the last flush.
 
 A pipe or a terminal cannot be truncated. Its unsent bytes stay pending, and are sent first next time.
 """
@@ -6,6 +6,7 @@ A pipe or a terminal cannot be truncated. Its unsent bytes stay pending, and are
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import hashlib
 import os
@@ -65,46 +66,29 @@ class End(msgspec.Struct, frozen=True, gc=False):
 class AppendFile:
     """File that is written only at its end.
 
-    After an error it ends where it was last flushed, and accepts nothing more until it is opened again. So entries
-    since that flush are absent from it. A stream (standard output, a pipe) keeps its unsent bytes.
+    A stream (standard output, a pipe) keeps the bytes that it could not send.
     """
 
     def __init__(self, path: str, *, is_ours: bool = False) -> None:
         """Create it, closed. `is_ours`: the name is not the user's choice, so a link at that path is not followed."""
         self.path = path
+        self.entries = 0
+        """Number of entries in the file."""
+        self.flushed = End(0, 0, 0, "", "")
+        """End of the file at the last flush."""
+        self.is_stream = path == STANDARD_OUTPUT
+        """True if it cannot be truncated: standard output, a pipe, a device. Known once it is open."""
         self._is_ours = is_ours
         self._file: FileIO | None = None
         self._buffer = bytearray()
         self._head = self._tail = b""
-        self._written = self._entries = self._lost = 0
-        self._flushed = self._flushed_entries = 0
-        self._is_regular = path != STANDARD_OUTPUT
+        self._written = 0
         self._complaint = f"{path} is not open. Call open() first."
 
     @property
     def size(self) -> int:
         """Return the position of the next byte."""
         return self._written + len(self._buffer)
-
-    @property
-    def entries(self) -> int:
-        """Return the number of entries in the file."""
-        return self._entries
-
-    @property
-    def flushed_entries(self) -> int:
-        """Return the number of entries at the last flush."""
-        return self._flushed_entries
-
-    @property
-    def lost(self) -> int:
-        """Return the number of entries of earlier runs that are missing in the file."""
-        return self._lost
-
-    @property
-    def is_stream(self) -> bool:
-        """Return whether it cannot be truncated: standard output, a pipe, a device. Known once it is open."""
-        return not self._is_regular
 
     def open(self, flushed: End | None, whole: Whole) -> None:
         """Create a file, or truncate it to the last result of `flush`.
@@ -114,98 +98,88 @@ class AppendFile:
         """
         self.close()
         try:
-            self._open(flushed, whole)
+            file = self._standard_output() if self.path == STANDARD_OUTPUT else self._opened()
+            try:
+                self._begin(file, flushed, whole)
+            except BaseException:
+                file.close()
+                raise
         except OSError as error:
             raise not_written(self.path, error) from error
+        self._file = file
 
-    def _open(self, flushed: End | None, whole: Whole) -> None:
-        if self.path == STANDARD_OUTPUT:
-            if sys.__stdout__ is None:  # closed at program start: descriptor 1 may belong to another file by now
-                raise NotWritten(
-                    "standard output is closed, so no page can be written to it. Name a file instead.", is_lasting=True
-                )
-            if sys.stdout is not None:
-                sys.stdout.flush()  # earlier output of the program goes first
-            self._begin(FileIO(1, "w", closefd=False))
-            return
+    def _standard_output(self) -> FileIO:
+        if sys.__stdout__ is None:  # closed at program start: descriptor 1 may belong to another file by now
+            raise _lasting("standard output is closed, so no page can be written to it. Name a file instead.")
+        if sys.stdout is not None:
+            sys.stdout.flush()  # earlier output of the program goes first
+        return FileIO(1, "w", closefd=False)
+
+    def _opened(self) -> FileIO:
         os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
-        self._is_regular = not os.path.exists(self.path) or os.path.isfile(self.path)
-        flags = os.O_RDWR if self._is_regular else os.O_WRONLY
-        own = open_own(self.path, flags | os.O_APPEND | os.O_CREAT) if self._is_ours else None
-        file = FileIO(self.path if own is None else own, "a+" if self._is_regular else "a")
-        try:
-            self._is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            if not self._is_regular:
-                self._begin(file)
-                return
+        is_regular = not os.path.exists(self.path) or os.path.isfile(self.path)
+        flags = os.O_RDWR if is_regular else os.O_WRONLY
+        own = open_own(self.path, flags | os.O_APPEND | os.O_CREAT) if self._is_ours else self.path
+        file = FileIO(own, "a+" if is_regular else "a")
+        self.is_stream = not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        return file
+
+    def _begin(self, file: FileIO, flushed: End | None, whole: Whole) -> None:
+        """Set the position to write at, if the file is empty or still the one of an earlier run."""
+        end = End(0, 0, 0, "", "")
+        self._head = self._tail = b""
+        if not self.is_stream:
             self._lock(file)
             found = os.fstat(file.fileno()).st_size
-            if flushed is None:
-                if found:
-                    raise foreign(self.path)
-                self._begin(file)
-            else:
-                self._go_on(file, flushed, found, whole)
-        except BaseException:
-            self._file = None
-            file.close()
-            raise
+            if flushed is not None:
+                end = self._resumed(file, flushed, found, whole)
+                file.truncate(end.size)
+                self._head = _read_at(file, 0, min(end.size, HEAD))
+                self._tail = _read_at(file, max(0, end.size - TAIL), min(end.size, TAIL))
+            elif found:
+                raise foreign(self.path)
+        self.flushed, self._written, self.entries = end, end.size, end.entries
 
-    def _go_on(self, file: FileIO, flushed: End, found: int, whole: Whole) -> None:
-        """Resume a file of an earlier run, if it is still the same."""
+    def _resumed(self, file: FileIO, flushed: End, found: int, whole: Whole) -> End:
+        """Return the end at which a file of `found` bytes can be resumed."""
         head = base64.b64decode(flushed.head)
         if not head.startswith(_read_at(file, 0, len(head))):
             raise replaced(self.path)
-        size, entries, lost = flushed.size, flushed.entries, flushed.lost
-        if found >= size:
-            if _digest(_read_at(file, max(0, size - TAIL), min(size, TAIL))) != flushed.tail:
+        if found >= flushed.size:
+            tail = _read_at(file, max(0, flushed.size - TAIL), min(flushed.size, TAIL))
+            if _digest(tail) != flushed.tail:
                 raise replaced(self.path)
-        else:
-            size, entries = whole(self.path)
-            lost += max(0, flushed.entries - entries)
-            _log.warning(
-                f"{self.path} has {found:,} bytes, where this crawl had written {flushed.size:,}: it was cut or "
-                f"removed since. The crawl resumes after {size:,} bytes, and {flushed.entries - entries:,} entries are "
-                "not in it any more. Start the crawl over (--restart, fresh=True) to get all pages."
-            )
-        file.truncate(size)
-        self._begin(file, size, entries, lost)
-        self._head = _read_at(file, 0, min(size, HEAD))
-        self._tail = _read_at(file, max(0, size - TAIL), min(size, TAIL))
+            return flushed
+        size, entries = whole(self.path)
+        _log.warning(
+            f"{self.path} has {found:,} bytes, where this crawl had written {flushed.size:,}: it was cut or removed "
+            f"since. The crawl resumes after {size:,} bytes, and {flushed.entries - entries:,} entries are not in it "
+            "any more. Start the crawl over (--restart, restart=True) to get all pages."
+        )
+        return End(size, entries, flushed.lost + max(0, flushed.entries - entries), "", "")
 
     def _lock(self, file: FileIO) -> None:
         if sys.platform != "win32":
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise NotWritten(
+                raise _lasting(
                     f"{self.path} is being written by another process. Give each its own file, or end that one.",
                     self.path,
-                    is_lasting=True,
                 ) from None
             except OSError:  # file system without locks
                 pass
 
     def _let_go(self, file: FileIO) -> None:
-        if self._is_regular and sys.platform != "win32":
-            try:
+        if not self.is_stream and sys.platform != "win32":
+            with contextlib.suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_UN)  # closing does not unlock while a forked child has the file open
-            except OSError:
-                pass
         file.close()
-
-    def _begin(self, file: FileIO, size: int = 0, entries: int = 0, lost: int = 0) -> None:
-        self._file = file
-        self._written = self._flushed = size
-        self._entries = self._flushed_entries = entries
-        self._lost = lost
-        self._head = self._tail = b""
 
     def write(self, *pieces: bytes, entries: int = 1) -> None:
         """Append pieces that contain `entries` entries."""
-        if self._file is None:
-            raise NotWritten(self._complaint, self.path)
-        self._entries += entries
+        self._check_open()
+        self.entries += entries
         for piece in pieces:
             if len(piece) < _LARGE or self.is_stream:
                 self._buffer += piece
@@ -217,16 +191,15 @@ class AppendFile:
 
     def sync(self) -> None:
         """Pass all data to the system without counting it as flushed."""
-        if self._file is None:
-            raise NotWritten(self._complaint, self.path)
+        self._check_open()
         self._drain()
 
     def flush(self) -> End:
         """Pass all data to the system; return the end of the file."""
         self.sync()
-        self._flushed, self._flushed_entries = self._written, self._entries
         head = base64.b64encode(self._head).decode()
-        return End(self._flushed, self._entries, self._lost, head, _digest(self._tail))
+        self.flushed = End(self._written, self.entries, self.flushed.lost, head, _digest(self._tail))
+        return self.flushed
 
     def check(self) -> None:
         """Raise NotWritten if the reader of a stream has closed it."""
@@ -235,20 +208,20 @@ class AppendFile:
 
     def missing(self) -> int:
         """Return the number of written entries that are absent from the file, judged by its size."""
-        if not self._is_regular:
-            return self._lost
         try:
-            is_there = os.path.getsize(self.path) >= self._flushed
+            is_there = self.is_stream or os.path.getsize(self.path) >= self.flushed.size
         except OSError:
             is_there = False
-        return self._lost if is_there else self._lost + self._flushed_entries
+        return self.flushed.lost if is_there else self.flushed.lost + self.flushed.entries
+
+    def _check_open(self) -> None:
+        if self._file is None:
+            raise NotWritten(self._complaint, self.path)
 
     def _drain(self) -> None:
-        if not self._buffer:
-            return
         if self.is_stream:
             self._send()
-        else:
+        elif self._buffer:
             gathered, self._buffer = self._buffer, bytearray()
             self._put(gathered)
 
@@ -270,12 +243,10 @@ class AppendFile:
             raise not_written(self.path, error) from error
 
     def _closed(self) -> NotWritten:
-        shown = "standard output" if self.path == STANDARD_OUTPUT else self.path
-        return NotWritten(
-            f"{shown} could not be written: the program that reads it has closed it. Pages that it did not take are "
-            "not marked as done.",
+        return _lasting(
+            f"{_shown(self.path)} could not be written: the program that reads it has closed it. Pages that it did not "
+            "take are not marked as done.",
             None if self.path == STANDARD_OUTPUT else self.path,
-            is_lasting=True,
         )
 
     def _put(self, data: bytes | bytearray) -> None:
@@ -285,48 +256,35 @@ class AppendFile:
             while rest:
                 rest = rest[self._file.write(rest) or 0 :]
         except OSError as error:
-            failure = not_written(self.path, error)
-            self.take_back(failure)
-            raise failure from error
-        except BaseException:
-            self.take_back()
-            raise
+            raise not_written(self.path, error) from error
         self._written += len(data)
         if len(self._head) < HEAD:
             self._head += bytes(data[: HEAD - len(self._head)])
         self._tail = bytes(data[-TAIL:]) if len(data) >= TAIL else (self._tail + data)[-TAIL:]
 
-    def take_back(self, why: NotWritten | None = None) -> None:
-        """Truncate the file to the last flush, and accept nothing more until it is opened again."""
-        if why is not None:
-            self._complaint = str(why)
+    def discard(self, why: str = "") -> None:
+        """Close the file without writing the buffer. Later calls raise NotWritten with `why`, until it is opened."""
+        self._complaint = why or self._complaint
         self._buffer = bytearray()
         file, self._file = self._file, None
         if file is not None:
-            try:
-                if self._is_regular:
-                    file.truncate(self._flushed)
+            with contextlib.suppress(OSError):
                 self._let_go(file)
-            except OSError:  # the next open() truncates it
-                file.close()
 
     def close(self) -> None:
         """Write the buffer and close the file. Idempotent."""
-        if self._file is not None:
-            try:
-                self._drain()
-            except NotWritten:
-                if not self.is_stream:
-                    raise  # a stream reported it at the last flush
-            finally:
-                file, self._file = self._file, None
-                self._buffer = bytearray()
-            if file is None:
-                return
-            try:
-                self._let_go(file)
-            except OSError as error:  # some file systems report write errors only on close
-                raise not_written(self.path, error) from error
+        if self._file is None:
+            return
+        try:
+            self._drain()
+        except NotWritten:
+            if not self.is_stream:
+                raise  # a stream reported it at the last flush
+        file, self._file, self._buffer = self._file, None, bytearray()
+        try:
+            self._let_go(file)
+        except OSError as error:  # some file systems report write errors only on close
+            raise not_written(self.path, error) from error
 
 
 def _read_at(file: FileIO, place: int, count: int) -> bytes:
@@ -356,44 +314,51 @@ def _events(file: FileIO, wanted: int, seconds: float) -> int:
     return found[0][1] if found else 0
 
 
+_ADVICE = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "Make room, then start the crawl again: it resumes."),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "Let it be written, or choose another place."),
+    **dict.fromkeys((errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG), "Choose another name."),
+}
+"""Advice by error number."""
+
+
 def not_written(path: str, error: OSError) -> NotWritten:
     """Return a system error as NotWritten: what happened, why, and what to do."""
-    why = error.strerror or str(error)
-    if error.errno == errno.EAGAIN:
-        shown = "standard output" if path == STANDARD_OUTPUT else path
-        return NotWritten(f"{shown} could not be written: the program that reads it does not take more. Look at it.")
-    if path == STANDARD_OUTPUT:
-        return NotWritten(f"standard output could not be written: {why}. Look at where it goes.")
-    match error.errno:
-        case errno.ENOSPC | errno.EDQUOT | errno.EFBIG:
-            advice = "Make room, then start the crawl again: it resumes."
-        case errno.EACCES | errno.EPERM | errno.EROFS:
-            advice = "Let it be written, or choose another place."
-        case errno.EISDIR | errno.ENOTDIR | errno.EEXIST | errno.ENAMETOOLONG:
-            advice = "Choose another name."
-        case _:
-            advice = "Check the disk, then start the crawl again: it resumes."
-    return NotWritten(f"{path} could not be written: {why}. {advice}", path)
+    why, is_full = error.strerror or str(error), error.errno == errno.EAGAIN
+    if is_full:
+        why, advice = "the program that reads it does not take more", "Look at it."
+    elif path == STANDARD_OUTPUT:
+        advice = "Look at where it goes."
+    else:
+        advice = _ADVICE.get(error.errno or 0, "Check the disk, then start the crawl again: it resumes.")
+    place = None if is_full or path == STANDARD_OUTPUT else path
+    return NotWritten(f"{_shown(path)} could not be written: {why}. {advice}", place)
+
+
+def _shown(path: str) -> str:
+    return "standard output" if path == STANDARD_OUTPUT else path
+
+
+def _lasting(message: str, path: str | None = None) -> NotWritten:
+    return NotWritten(message, path, is_lasting=True)
 
 
 def foreign(path: str) -> NotWritten:
     """Return the error for an existing file or folder that this crawl did not write."""
-    return NotWritten(
+    return _lasting(
         f"{path} is there already and was not written by this crawl, so it is left as it is. Choose another name, or "
         "move it away.",
         path,
-        is_lasting=True,
     )
 
 
 def replaced(path: str) -> NotWritten:
     """Return the error for a file of this crawl that was replaced or changed."""
-    return NotWritten(
+    return _lasting(
         f"{path} is not the file that this crawl has written: it was replaced or changed since, and is left as it is. "
         "Put the crawl's own file back; or name another output, in which the earlier pages are missing; or start the "
-        "crawl over with another output (--restart, fresh=True).",
+        "crawl over with another output (--restart, restart=True).",
         path,
-        is_lasting=True,
     )
 
 

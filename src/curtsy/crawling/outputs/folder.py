@@ -10,19 +10,17 @@ before its files are created. So the lines that are cut off after a kill name th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from curtsy.core.errors import NotWritten
-from curtsy.crawling.outputs.append_file import AppendFile, End, foreign, not_written, read_state, whole_lines
-from curtsy.crawling.outputs.entry import encode, entry_of
-from curtsy.crawling.outputs.protocol import Written
-from curtsy.crawling.results import CrawledPage, SkippedUrl
-from curtsy.stores.url import check_path
+from curtsy.crawling.outputs.append_file import End, foreign, read_state
+from curtsy.crawling.outputs.jsonlines import encode, entry_of
+from curtsy.crawling.outputs.protocol import FileOutput
+from curtsy.crawling.results import CrawledPage
 from curtsy.system.own_file import create_own
 
 INDEX, META, PART = "index.jsonl", ".meta.json", ".part"
@@ -90,7 +88,7 @@ class IndexEntry(msgspec.Struct, frozen=True, gc=False):
     fetched_at: str
 
 
-class Folder:
+class Folder(FileOutput):
     """Pages as files in a folder, which must be new or empty.
 
     With `mask_secrets`, values in URLs that look secret are written as `***`. File names are made from the unmasked
@@ -98,33 +96,23 @@ class Folder:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, mask_secrets: bool = True) -> None:
-        check_path("path", path)
-        self.path = os.path.abspath(path)
+        super().__init__("folder", path, INDEX)
         self._mask_secrets = mask_secrets
-        self._index = AppendFile(os.path.join(self.path, INDEX), is_ours=True)
-        self._unflushed: list[str] = []
-        """Bodies written since the last flush of the index."""
 
-    @property
-    def name(self) -> str:
-        """Return its kind and path."""
-        return f"folder:{self.path}"
-
-    def open(self, state: Any | None) -> None:
-        """Start it, or resume at `state`; later pages are removed."""
+    def _open(self, state: Any | None) -> None:
         flushed = read_state(self.name, state, End)
-        self._unflushed.clear()
         later: list[str] = []
-        try:
-            if flushed is None:
-                if os.path.isdir(self.path) and set(os.listdir(self.path)) - {INDEX}:
-                    raise foreign(self.path)
-            elif os.path.exists(self._index.path):
-                later = _files_after(self._index.path, flushed.size)
-        except OSError as error:
-            raise not_written(self.path, error) from error
-        self._index.open(flushed, whole_lines)
-        self._remove(later)  # only after the index is recognized as ours
+        if flushed is None:
+            if os.path.isdir(self.path) and set(os.listdir(self.path)) - {INDEX}:
+                raise foreign(self.path)
+        elif os.path.exists(self._file.path):
+            later = _files_after(self._file.path, flushed.size)
+        super()._open(state)
+        for file in later:  # only after the index is recognized as ours
+            for path in self._paths(file):
+                for each in (path, path + PART):
+                    with contextlib.suppress(OSError):
+                        os.unlink(each)
 
     def page(self, page: CrawledPage) -> None:
         """Write a line of the index, then the two files, each completely or not at all."""
@@ -133,61 +121,16 @@ class Folder:
         file = f"{key[:2]}/{key}{ending_of(page.content_type)}"
         line = IndexEntry(entry.url, file, entry.status, entry.content_type, entry.size, entry.fetched_at)
         meta = msgspec.json.format(encode(entry), indent=2)
-        try:
-            self._index.write(encode(line), b"\n")
-            self._unflushed.append(file)
-            self._index.sync()
+        with self._restored():
+            self._file.write(encode(line), b"\n")
+            self._file.sync()
             body_path, meta_path = self._paths(file)
             _create(body_path, page.body)
             _create(meta_path, meta)
-        except OSError as error:
-            failure = not_written(self.path, error)
-            self._take_back(failure)
-            raise failure from error
-        except BaseException:
-            self._take_back()
-            raise
-
-    def skipped(self, skipped: SkippedUrl) -> None:
-        """Ignore it."""
-
-    def flush(self) -> dict[str, Any]:
-        """Pass all data to the system; return the end of the index."""
-        try:
-            flushed = self._index.flush()
-        except NotWritten:
-            self._take_back()
-            raise
-        self._unflushed.clear()
-        return msgspec.structs.asdict(flushed)
-
-    def written(self) -> Written:
-        """Return the contents of its index."""
-        missing = self._index.missing()
-        return Written(self.name, self._index.flushed_entries + self._index.lost - missing, missing)
-
-    def close(self) -> None:
-        """Close it. Idempotent."""
-        self._index.close()
 
     def _paths(self, file: str) -> tuple[str, str]:
         path = os.path.join(self.path, *file.split("/"))
         return path, os.path.splitext(path)[0] + META
-
-    def _take_back(self, why: NotWritten | None = None) -> None:
-        """Restore the state of the last flush."""
-        self._index.take_back(why)
-        self._remove(self._unflushed)
-        self._unflushed.clear()
-
-    def _remove(self, files: Iterable[str]) -> None:
-        for file in files:
-            for path in self._paths(file):
-                for each in (path, path + PART):
-                    try:
-                        os.unlink(each)
-                    except OSError:
-                        pass
 
 
 def ending_of(content_type: str | None) -> str:
@@ -213,11 +156,11 @@ def _files_after(index: str, place: int) -> list[str]:
 def _create(path: str, data: bytes) -> None:
     part = path + PART
     try:
-        file = open(create_own(part), "wb", buffering=0)  # noqa: SIM115
+        number = create_own(part)
     except FileNotFoundError:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        file = open(create_own(part), "wb", buffering=0)  # noqa: SIM115
-    with file:
+        number = create_own(part)
+    with open(number, "wb", buffering=0) as file:
         rest = memoryview(data)
         while rest:
             rest = rest[file.write(rest) :]

@@ -1,62 +1,148 @@
-"""JsonLines: one JSON object per page and line. LineFile: base of outputs that write lines."""
+"""JsonLines: one JSON object per page and line. PageEntry: that object, which is also in meta files.
+
+Users rely on the schema of PageEntry. `docs/reference/crawl-page.schema.json` defines the same for programs, and a test
+compares the two. Fields are only ever added.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from curtsy.crawling.outputs.append_file import STANDARD_OUTPUT, AppendFile, End, read_state, whole_lines
-from curtsy.crawling.outputs.entry import BodyForm, encode, entry_of
-from curtsy.crawling.outputs.protocol import Written
-from curtsy.crawling.results import CrawledPage, SkippedUrl
-from curtsy.stores.url import check_path
+from curtsy.core.cache import url_sha256
+from curtsy.core.charset import decode
+from curtsy.core.message import Headers
+from curtsy.core.secrets import mask_url
+from curtsy.crawling.outputs.protocol import FileOutput
+from curtsy.crawling.results import CrawledPage
+
+BodyForm = Literal["none", "text", "base64"]
+"""Form of a body in an entry: absent, decoded by its encoding, or byte for byte."""
+
+HIDDEN = frozenset({"authorization", "proxy-authorization", "cookie", "cookie2", "set-cookie", "set-cookie2"})
+"""Header fields, in lower case, that no output contains (F62)."""
+
+_URLS = ("url", "final_url", "parent", "canonical", "duplicate_of")
+_COPIED = (
+    "status", "fetched_at", "content_type", "encoding", "title", "text", "depth", "redirected", "directives", "signals",
+    "links_cut", "cache",
+)  # fmt: skip
+"""Fields of an entry that are those of the page: URLs, which may be masked, and others."""
+
+_TEXTS = ("text/", "application/json", "application/xml", "application/javascript", "application/ecmascript")
 
 
-class LineFile:
-    """Output of lines. Subclasses define `name` and the content of a line."""
+class FetchEntry(msgspec.Struct, frozen=True, gc=False):
+    """Cost of the fetch."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._trail = AppendFile(path)
-
-    @property
-    def name(self) -> str:
-        """Return its kind and path."""
-        raise NotImplementedError
-
-    @property
-    def is_stream(self) -> bool:
-        """Return whether it is a pipe or a terminal, which cannot be truncated."""
-        return self._trail.is_stream
-
-    def open(self, state: Any | None) -> None:
-        """Start it, or resume at `state`. A stream continues at its present position."""
-        self._trail.open(read_state(self.name, state, End), self._whole)
-
-    def _whole(self, path: str) -> tuple[int, int]:
-        return whole_lines(path)
-
-    def flush(self) -> dict[str, Any]:
-        """Pass all data to the system; return the end of the file."""
-        return msgspec.structs.asdict(self._trail.flush())
-
-    def check(self) -> None:
-        """Raise NotWritten if it is a stream and its reader has closed it."""
-        self._trail.check()
-
-    def written(self) -> Written:
-        """Return its contents."""
-        missing = self._trail.missing()
-        return Written(self.name, self._trail.flushed_entries + self._trail.lost - missing, missing)
-
-    def close(self) -> None:
-        """Close it. Idempotent."""
-        self._trail.close()
+    attempts: int
+    retries: int
+    waited: float
+    took: float
+    bytes: int
 
 
-class JsonLines(LineFile):
+class PageEntry(msgspec.Struct, frozen=True):
+    """Page as it is written. Fields without an explanation are those of `CrawledPage`."""
+
+    url: str
+    url_sha256: str
+    """SHA-256 of the unmasked URL. It distinguishes URLs that differ only in a masked value."""
+
+    final_url: str
+    status: int
+    fetched_at: str
+    content_type: str | None
+    encoding: str | None
+    size: int
+    """Size of the body in bytes."""
+
+    sha256: str
+    """SHA-256 of the body."""
+
+    title: str | None
+    text: str
+    links: tuple[str, ...]
+    depth: int
+    parent: str | None
+    redirected: bool
+    canonical: str | None
+    directives: tuple[str, ...]
+    signals: tuple[str, ...]
+    links_cut: int
+    duplicate_of: str | None
+    cache: str | None
+    headers: dict[str, str]
+    """Headers by lower-case name; repeated ones are joined by commas, as in HTTP."""
+
+    request_headers: dict[str, str]
+    fetch: FetchEntry | None
+    body: str | msgspec.UnsetType | None = msgspec.UNSET
+    """Body as text; None if it is binary, such as an image."""
+
+    body_base64: bytes | msgspec.UnsetType = msgspec.UNSET
+
+
+def entry_of(page: CrawledPage, *, body: BodyForm = "none", mask_secrets: bool = True) -> PageEntry:
+    """Return a page as it is written. `mask_secrets` masks values in URLs that look secret (F62)."""
+    shown = mask_url if mask_secrets else str
+    copied = {name: getattr(page, name) for name in _COPIED}
+    urls: dict[str, Any] = {name: None if (url := getattr(page, name)) is None else shown(url) for name in _URLS}
+    record = page.record
+    return PageEntry(
+        **copied,
+        **urls,
+        url_sha256=url_sha256(page.url),
+        size=len(page.body),
+        sha256=hashlib.sha256(page.body).hexdigest(),
+        links=tuple(map(mask_url, page.links)) if mask_secrets else page.links,
+        headers=_fields(page.headers, mask_secrets),
+        request_headers=_fields(page.request_headers, mask_secrets),
+        fetch=None if record is None else FetchEntry(*(getattr(record, name) for name in FetchEntry.__struct_fields__)),
+        body=_text(page) if body == "text" else msgspec.UNSET,
+        body_base64=page.body if body == "base64" else msgspec.UNSET,
+    )
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def encode(entry: msgspec.Struct) -> bytes:
+    """Return the entry as JSON on one line. A lone surrogate becomes U+FFFD."""
+    try:
+        return _encode(entry)
+    except UnicodeEncodeError:
+        return _encode(_legible(msgspec.to_builtins(entry)))
+
+
+def _fields(headers: Headers, mask_secrets: bool) -> dict[str, str]:
+    shown = {name: headers[name] for name in headers if name not in HIDDEN}
+    if mask_secrets:
+        for name, value in shown.items():
+            if "=" in value or "%3" in value or "@" in value:
+                shown[name] = mask_url(value)
+    return shown
+
+
+def _text(page: CrawledPage) -> str | None:
+    kind = (page.content_type or "").partition(";")[0].strip().lower()
+    if page.encoding is None and kind and not kind.startswith(_TEXTS) and not kind.endswith(("+xml", "+json")):
+        return None
+    return decode(page.body, page.content_type)[0]
+
+
+def _legible(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    if isinstance(value, dict):
+        return {_legible(name): _legible(each) for name, each in value.items()}
+    return [_legible(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+class JsonLines(FileOutput):
     """Pages as lines of JSON, each a `PageEntry`, in the order of arrival. `-` is standard output.
 
     `body` adds the bodies: decoded as `text`, or byte for byte as `base64`. With `mask_secrets`, values in URLs that
@@ -64,20 +150,12 @@ class JsonLines(LineFile):
     """
 
     def __init__(self, path: str | os.PathLike[str], *, body: BodyForm = "none", mask_secrets: bool = True) -> None:
-        check_path("path", path)
-        path = os.fspath(path)
-        super().__init__(path if path == STANDARD_OUTPUT else os.path.abspath(path))
+        super().__init__("jsonl", path)
         self._body: BodyForm = body
         self._mask_secrets = mask_secrets
 
-    @property
-    def name(self) -> str:
-        """Return its kind and path."""
-        return f"jsonl:{self.path}"
-
     def page(self, page: CrawledPage) -> None:
         """Write a line."""
-        self._trail.write(encode(entry_of(page, body=self._body, mask_secrets=self._mask_secrets)), b"\n")
-
-    def skipped(self, skipped: SkippedUrl) -> None:
-        """Ignore it."""
+        line = encode(entry_of(page, body=self._body, mask_secrets=self._mask_secrets))
+        with self._restored():
+            self._file.write(line, b"\n")

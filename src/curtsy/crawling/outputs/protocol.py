@@ -1,12 +1,18 @@
-"""Interfaces of an output: what a crawl calls, and what some outputs offer besides."""
+"""Output: the interface of an output. FileOutput: the base of the outputs in files."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import msgspec
 
+from curtsy.core.errors import NotWritten
+from curtsy.crawling.outputs.append_file import STANDARD_OUTPUT, AppendFile, End, not_written, read_state, whole_lines
 from curtsy.crawling.results import CrawledPage, SkippedUrl
+from curtsy.stores.url import check_path
 
 
 class Output(Protocol):
@@ -55,29 +61,6 @@ class Output(Protocol):
         ...
 
 
-@runtime_checkable
-class Archive(Output, Protocol):
-    """Output that also stores redirects, without which links in an archive could not be followed."""
-
-    def redirect(self, page: CrawledPage) -> None:
-        """Write the response of a redirect."""
-        ...
-
-
-@runtime_checkable
-class Stream(Output, Protocol):
-    """Output that may be a pipe or a terminal, which cannot be truncated."""
-
-    @property
-    def is_stream(self) -> bool:
-        """Return whether it is a stream. A stream gets each entry once, and keeps its unsent bytes."""
-        ...
-
-    def check(self) -> None:
-        """Raise NotWritten if its reader has closed it."""
-        ...
-
-
 class Written(msgspec.Struct, frozen=True):
     """Actual contents of an output."""
 
@@ -91,10 +74,98 @@ class Written(msgspec.Struct, frozen=True):
     """Entries that were written but are absent, because the output was cut or removed meanwhile."""
 
 
-@runtime_checkable
-class Counted(Output, Protocol):
-    """Output that counts its contents."""
+class FileOutput:
+    """Base of the outputs in files. Subclasses write the entries that they are made for; others are ignored.
+
+    If writing fails, the output is resumed at its last flush and closed, so later entries are absent from it. It
+    accepts nothing more until it is opened again.
+    """
+
+    def __init__(self, kind: str, path: str | os.PathLike[str], file: str = "") -> None:
+        """Create an output. `file` is the name of its AppendFile if `path` is a folder."""
+        check_path("path", path)
+        self.path = STANDARD_OUTPUT if path == STANDARD_OUTPUT and not file else os.path.abspath(path)
+        self.name = f"{kind}:{self.path}"
+        self._file = AppendFile(os.path.join(self.path, file) if file else self.path, is_ours=bool(file))
+        self._flushed: Any | None = None
+        """Result of the last flush; None while it is not open."""
+
+    @property
+    def is_stream(self) -> bool:
+        """Return whether it is a pipe or a terminal. It cannot be truncated, so it gets each entry once."""
+        return self._file.is_stream
+
+    def open(self, state: Any | None) -> None:
+        """Start it, or resume at `state`. A stream continues at its present position."""
+        self.close()
+        try:
+            self._open(state)
+            self._flushed = self._flush()
+        except BaseException as error:
+            self._discard()
+            if isinstance(error, OSError):
+                raise not_written(self.path, error) from error
+            raise
+
+    def page(self, page: CrawledPage) -> None:
+        """Write a page."""
+
+    def redirect(self, page: CrawledPage) -> None:
+        """Write the response of a redirect."""
+
+    def skipped(self, skipped: SkippedUrl) -> None:
+        """Write a URL without a page."""
+
+    def flush(self) -> Any:
+        """Pass all data to the system; return a plain value for `open`."""
+        with self._restored():
+            self._flushed = self._flush()
+        return self._flushed
+
+    def check(self) -> None:
+        """Raise NotWritten if it is a stream and its reader has closed it."""
+        self._file.check()
 
     def written(self) -> Written:
         """Return its contents over all runs."""
-        ...
+        missing, flushed = self._file.missing(), self._file.flushed
+        return Written(self.name, flushed.entries + flushed.lost - missing, missing)
+
+    def close(self) -> None:
+        """Close it. Idempotent."""
+        with self._restored():
+            self._close()
+        self._flushed = None
+
+    @contextlib.contextmanager
+    def _restored(self) -> Iterator[None]:
+        """Resume the output at its last flush, and close it, if the block raises. A stream keeps its unsent bytes."""
+        try:
+            yield
+        except BaseException as error:
+            failure = not_written(self.path, error) if isinstance(error, OSError) else error
+            flushed, self._flushed = self._flushed, None
+            if flushed is not None and not self.is_stream:
+                self._discard(str(failure))
+                with contextlib.suppress(OSError, NotWritten):  # else the next open() truncates it
+                    self._open(flushed)
+                self._discard()
+            if failure is error:
+                raise
+            raise failure from error
+
+    def _open(self, state: Any | None) -> None:
+        self._file.open(read_state(self.name, state, End), self._whole)
+
+    def _whole(self, path: str) -> tuple[int, int]:
+        """Return the intact part of a cut file: bytes and entries. Here an entry is a line."""
+        return whole_lines(path)
+
+    def _flush(self) -> dict[str, Any]:
+        return msgspec.structs.asdict(self._file.flush())
+
+    def _close(self) -> None:
+        self._file.close()
+
+    def _discard(self, why: str = "") -> None:
+        self._file.discard(why)

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from curtsy.core.secrets import mask_url
-from curtsy.crawling.outputs.append_file import read_state, whole_lines
-from curtsy.crawling.outputs.jsonlines import LineFile
+from curtsy.crawling.outputs.append_file import read_state
+from curtsy.crawling.outputs.protocol import FileOutput
 from curtsy.crawling.results import CrawledPage, SkippedUrl
 from curtsy.stores.url import check_path
 
@@ -25,7 +25,7 @@ _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
 
 
-class SkippedCsv(LineFile):
+class SkippedCsv(FileOutput):
     """Table of the URLs without a page: UTF-8, commas, quotes where needed (RFC 4180).
 
     Links are untrusted, and spreadsheets open the table. So a cell that would be a formula gets an apostrophe as
@@ -35,35 +35,20 @@ class SkippedCsv(LineFile):
 
     def __init__(self, path: str | os.PathLike[str], *, mask_secrets: bool = True) -> None:
         check_path("path", path)
-        super().__init__(os.path.abspath(path))
+        super().__init__("csv", os.path.abspath(path))  # `-` is a file name here
         self._mask_secrets = mask_secrets
 
-    @property
-    def name(self) -> str:
-        """Return its kind and path."""
-        return f"csv:{self.path}"
-
     def _whole(self, path: str) -> tuple[int, int]:
-        size, lines = whole_lines(path)
+        size, lines = super()._whole(path)
         return size, max(0, lines - 1)  # minus the line of column names
-
-    def page(self, page: CrawledPage) -> None:
-        """Ignore it."""
 
     def skipped(self, skipped: SkippedUrl) -> None:
         """Write a row."""
-        status = "" if skipped.status is None else str(skipped.status)
-        given = (
-            skipped.url,
-            skipped.reason,
-            skipped.message,
-            status,
-            str(skipped.depth),
-            skipped.parent or "",
-            skipped.at,
-        )
-        shown = [_harmless(mask_url(cell) if self._mask_secrets else cell) for cell in given]
-        self._trail.write(b"" if self._trail.size else _row(COLUMNS), _row(shown))
+        given = [getattr(skipped, name) for name in COLUMNS]
+        cells = ["" if value is None else str(value) for value in given]
+        shown = [_harmless(mask_url(cell) if self._mask_secrets else cell) for cell in cells]
+        with self._restored():
+            self._file.write(b"" if self._file.size else _row(COLUMNS), _row(shown))
 
 
 def _harmless(cell: str) -> str:

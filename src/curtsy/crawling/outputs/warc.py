@@ -1,10 +1,15 @@
-"""Warc: a crawl as an archive for the tools of web archives.
+"""Warc: a crawl as an archive for the tools of web archives, in WARC files of version 1.1 (ISO 28500:2017).
 
     crawl-00001.warc.gz       records: a warcinfo, then a response or revisit and a request for each page and redirect
     crawl-00002.warc.gz …     the next file, started when one has reached `max_size`
     crawl.payloads.txt        locations of the payloads: a resumed crawl or a later one (`since`) reads it
 
 A page whose body is already in the archive, byte for byte, becomes a revisit of that record.
+
+Bodies are stored decompressed, not as sent over the wire. Header fields about the wire form (`Content-Encoding`,
+`Transfer-Encoding`, a `Content-Length` that is not the body's) would mislead replay tools. So they get the prefix
+`X-Crawler-`, as in Common Crawl, and `Content-Length` has the actual length. Cookies and credentials are left out
+(F62).
 """
 
 from __future__ import annotations
@@ -13,18 +18,24 @@ import glob
 import hashlib
 import os
 import re
+import time
 import uuid
+import zlib
+from collections.abc import Iterable, Sequence
+from http import HTTPStatus
 from itertools import islice
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
 from curtsy import __version__
-from curtsy.core.errors import NotWritten, PolicyError
-from curtsy.crawling.outputs import warc_records
-from curtsy.crawling.outputs.append_file import AppendFile, End, foreign, not_written, read_state, whole_lines
-from curtsy.crawling.outputs.protocol import Written
-from curtsy.crawling.results import CrawledPage, SkippedUrl
+from curtsy.core.errors import PolicyError
+from curtsy.core.message import Headers
+from curtsy.crawling.outputs.append_file import AppendFile, End, foreign, read_state, whole_lines
+from curtsy.crawling.outputs.jsonlines import HIDDEN
+from curtsy.crawling.outputs.protocol import FileOutput, Written
+from curtsy.crawling.results import CrawledPage
 from curtsy.stores.url import check_path
 from curtsy.system.log import library_logger
 
@@ -33,6 +44,20 @@ _log = library_logger("outputs")
 GIB = 1 << 30
 
 _ENDING = re.compile(r"\.warc(?P<gz>\.gz)?$", re.I)
+
+REQUEST, RESPONSE = "application/http;msgtype=request", "application/http;msgtype=response"
+FIELDS = "application/warc-fields"
+IDENTICAL = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
+NOT_MODIFIED = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
+
+_WIRE = frozenset({"content-encoding", "transfer-encoding"})
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+_LINE_ENDS = re.compile(r"[\r\n\0]+")
+_DATE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|\+00:00)")
+_STEP = 1 << 18
+_END = b"\r\n\r\n"
+_ANSWERS = (b"WARC/1.1\r\nWARC-Type: response", b"WARC/1.1\r\nWARC-Type: revisit")
+"""First bytes of the records that represent a page. A request is a separate record."""
 
 
 class WarcState(msgspec.Struct, frozen=True):
@@ -55,7 +80,7 @@ class WarcState(msgspec.Struct, frozen=True):
     """Number of responses in earlier files that are missing now."""
 
 
-class Warc:
+class Warc(FileOutput):
     """Archive in files `<path>-00001.warc.gz` and so on. An ending `.warc` or `.warc.gz` of `path` is not doubled.
 
     `gzip` compresses each record separately, at `level` (0 to 9); None means: unless `path` ends in `.warc`. A new file
@@ -80,13 +105,14 @@ class Warc:
         self.gzip = ending != ".warc" if gzip is None else gzip
         if not 0 <= level <= 9:
             raise PolicyError(f"level = {level} must be between 0 and 9. Leave it out to use 6.")
+        self._ending = ".warc.gz" if self.gzip else ".warc"
+        super().__init__("warc", self._stem + self._ending)
         self._level = level
         self._max_size = max_size
         self._since = None if since is None else _split(since)[0]
         self._remember = remember
         self._archive = uuid.UUID(int=0)
-        self._number = 1
-        self._trail = AppendFile(self._path(1), is_ours=True)
+        self._select(1)
         self._payloads = AppendFile(f"{self._stem}.payloads.txt", is_ours=True)
         self._known: dict[bytes, bytes] = {}
         """Locations of payloads by digest: record id, date and URL."""
@@ -97,84 +123,60 @@ class Warc:
         self._lost = 0
         """Number of responses in earlier files that are missing now."""
 
-        self._flushed: WarcState | None = None
-        """State to restore after a failure; None while it is not open."""
-
-    @property
-    def name(self) -> str:
-        """Return its kind and path."""
-        return f"warc:{self._stem}{self._ending}"
-
-    @property
-    def _ending(self) -> str:
-        return ".warc.gz" if self.gzip else ".warc"
-
     def _path(self, number: int) -> str:
         return f"{self._stem}-{number:05}{self._ending}"
 
-    def open(self, state: Any | None) -> None:
-        """Start it, or resume at `state`, at the end of a record."""
+    def _select(self, number: int) -> None:
+        """Make the file with this number the present one, closed."""
+        self._number, self._file = number, AppendFile(self._path(number), is_ours=True)
+
+    def _open(self, state: Any | None) -> None:
         found = read_state(self.name, state, WarcState)
-        self.close()
         if self._since is not None and not os.path.exists(f"{self._since}.payloads.txt"):
             raise PolicyError(
                 f"since = {self._since!r} must be an archive that curtsy wrote, but there is no "
                 f"{self._since}.payloads.txt. Leave it out to archive everything again."
             )
-        try:
-            if found is None:
-                self._begin()
-            else:
-                self._archive = uuid.UUID(found.archive)
-                self._cut(found)
-            self._known = {}
-            if self._since is not None:
-                self._recall(f"{self._since}.payloads.txt")
-            self._recall(self._payloads.path)
-        except BaseException as error:
-            self._trail.take_back()
-            self._payloads.take_back()
-            self._flushed = None
-            if isinstance(error, OSError):
-                raise not_written(self._path(self._number), error) from error
-            raise
+        if found is None:
+            self._begin()
+        else:
+            self._cut(found)
+        self._known = {}
+        if self._since is not None:
+            self._recall(f"{self._since}.payloads.txt")
+        self._recall(self._payloads.path)
 
     def _begin(self) -> None:
         for path in self._files().values():
             if os.path.getsize(path):
                 raise foreign(path)
         self._archive = uuid.uuid4()
-        self._number, self._trail = 1, AppendFile(self._path(1), is_ours=True)
-        self._trail.open(None, self._whole)
+        self._select(1)
+        self._file.open(None, self._whole)
         self._payloads.open(None, whole_lines)
         self._earlier, self._lost = [], 0
-        self._flushed = self._state()
 
     def _cut(self, state: WarcState) -> None:
         """Restore the state of a flush: remove later files, and later records in the last file."""
+        self._archive = uuid.UUID(state.archive)
         found = self._files()
-        later = [path for number, path in found.items() if number > state.file]
-        for number, path in found.items():
-            if number > state.file and not warc_records.begins_with(path, self._beginning(number), self.gzip):
+        later = {number: path for number, path in found.items() if number > state.file}
+        for number, path in later.items():
+            if not begins_with(path, self._beginning(number), self.gzip):
                 raise foreign(path)
-        self._number, self._trail = state.file, AppendFile(self._path(state.file), is_ours=True)
-        self._trail.open(state.end, self._whole)
+        self._select(state.file)
+        self._file.open(state.end, self._whole)
         self._payloads.open(state.payloads, whole_lines)
-        for path in later:  # only after the archive is recognized as ours
+        for path in later.values():  # only after the archive is recognized as ours
             os.unlink(path)
         self._earlier, self._lost = list(state.earlier), state.lost
         for place, answers in enumerate(self._earlier):
             if answers and place + 1 not in found:
                 _log.warning(
-                    f"{self._path(place + 1)} is gone, and {answers:,} pages with it. Start the crawl over (--fresh, "
-                    "fresh=True) to have them all."
+                    f"{self._path(place + 1)} is gone, and {answers:,} pages with it. Start the crawl over (--restart, "
+                    "restart=True) to have them all."
                 )
                 self._lost, self._earlier[place] = self._lost + answers, 0
-        self._flushed = state
-
-    def _state(self) -> WarcState:
-        ends = self._trail.flush(), self._payloads.flush()
-        return WarcState(str(self._archive), self._number, *ends, tuple(self._earlier), self._lost)
 
     def _files(self) -> dict[int, str]:
         found = {}
@@ -185,7 +187,7 @@ class Warc:
         return found
 
     def _whole(self, path: str) -> tuple[int, int]:
-        return warc_records.whole_members(path) if self.gzip else warc_records.whole_records(path)
+        return whole_members(path) if self.gzip else whole_records(path)
 
     def _recall(self, path: str) -> None:
         with open(path, "rb") as lines:
@@ -200,50 +202,41 @@ class Warc:
 
     def page(self, page: CrawledPage) -> None:
         """Write a page's records: a response or revisit, then the request, if one was sent."""
-        url, date, own = (
-            warc_records.target_uri(page.final_url),
-            warc_records.date_of(page.fetched_at),
-            warc_records.new_id(),
-        )
-        payload = hashlib.sha256(page.body)
-        digest = f"sha256:{payload.hexdigest()}"
+        url, date, own = target_uri(page.final_url), date_of(page.fetched_at), new_id()
+        digest = f"sha256:{hashlib.sha256(page.body).hexdigest()}"
         key = digest.encode()
         place = self._known.get(key) if page.body else None
         fields = [("WARC-Record-ID", own), ("WARC-Date", date), ("WARC-Target-URI", url)]
         answer = _response(page, fields, digest) if place is None else _revisit(page, fields, digest, place)
         made = self._made(answer)
         if page.cache not in ("hit", "stale"):  # these cache entries were used without an answered request
-            about = [("WARC-Type", "request"), ("WARC-Record-ID", warc_records.new_id()), *fields[1:]]
-            about += [("WARC-Concurrent-To", own), ("Content-Type", warc_records.REQUEST)]
-            made += self._made(_digested(about, [warc_records.request_head(page)]))
-        try:
+            about = [("WARC-Type", "request"), ("WARC-Record-ID", new_id()), *fields[1:]]
+            about += [("WARC-Concurrent-To", own), ("Content-Type", REQUEST)]
+            made += self._made(_digested(about, [request_head(page)]))
+        with self._restored():
             self._write(made)
             if place is None and page.body:
                 where = f"{own} {date} {url}".encode()
                 self._payloads.write(key, b" ", where, b"\n")
                 self._learn(key, where)
-        except BaseException as error:
-            self._take_back(error)
-            raise
 
     def redirect(self, page: CrawledPage) -> None:
         """Write the records of a redirect, so that a replay can follow it."""
         self.page(page)
 
     def _made(self, pieces: list[bytes]) -> list[bytes]:
-        return warc_records.pressed(pieces, self._level) if self.gzip else pieces
+        return pressed(pieces, self._level) if self.gzip else pieces
 
     def _write(self, made: list[bytes]) -> None:
-        if self._trail.size >= self._max_size:
-            self._trail.close()
-            self._earlier.append(self._trail.entries)
-            self._lost += self._trail.lost
-            self._number += 1
-            self._trail = AppendFile(self._path(self._number), is_ours=True)
-            self._trail.open(None, self._whole)
-        if not self._trail.size:
-            self._trail.write(*self._made(self._info()), entries=0)
-        self._trail.write(*made)
+        if self._file.size >= self._max_size:
+            self._file.close()
+            self._earlier.append(self._file.entries)
+            self._lost += self._file.flushed.lost
+            self._select(self._number + 1)
+            self._file.open(None, self._whole)
+        if not self._file.size:
+            self._file.write(*self._made(self._info()), entries=0)
+        self._file.write(*made)
 
     def _info(self) -> list[bytes]:
         lines = (
@@ -253,9 +246,9 @@ class Warc:
             f"isPartOf: {os.path.basename(self._stem)}\r\n"
             "description: bodies are decompressed, fields of the wire renamed X-Crawler-*, cookies left out\r\n"
         )
-        about = [("WARC-Date", warc_records.date_of("")), ("WARC-Filename", os.path.basename(self._trail.path))]
-        about.append(("Content-Type", warc_records.FIELDS))
-        plain, *rest = warc_records.record(about, [lines.encode("utf-8", "replace")])
+        about = [("WARC-Date", date_of("")), ("WARC-Filename", os.path.basename(self._file.path))]
+        about.append(("Content-Type", FIELDS))
+        plain, *rest = record(about, [lines.encode("utf-8", "replace")])
         return [self._beginning(self._number) + plain.removeprefix(b"WARC/1.1\r\n"), *rest]
 
     def _beginning(self, number: int) -> bytes:
@@ -263,50 +256,27 @@ class Warc:
         name = uuid.uuid5(self._archive, str(number))
         return f"WARC/1.1\r\nWARC-Type: warcinfo\r\nWARC-Record-ID: <urn:uuid:{name}>\r\n".encode()
 
-    def skipped(self, skipped: SkippedUrl) -> None:
-        """Ignore it: there is no response."""
-
-    def flush(self) -> dict[str, Any]:
-        """Pass all data to the system; return the last file's number and end."""
-        try:
-            self._flushed = self._state()
-        except BaseException as error:
-            self._take_back(error)
-            raise
-        state: dict[str, Any] = msgspec.to_builtins(self._flushed)
-        return state
-
-    def _take_back(self, error: BaseException) -> None:
-        """Restore the state of the last flush, and accept nothing more until it is opened again."""
-        why = error if isinstance(error, NotWritten) else None
-        flushed, self._flushed = self._flushed, None
-        self._trail.take_back()
-        self._payloads.take_back()
-        if flushed is not None:
-            try:
-                self._cut(flushed)
-            except (OSError, NotWritten):  # the next open() truncates it
-                pass
-        self._trail.take_back(why)
-        self._payloads.take_back(why)
-        self._flushed = None
+    def _flush(self) -> dict[str, Any]:
+        ends = self._file.flush(), self._payloads.flush()
+        state = WarcState(str(self._archive), self._number, *ends, tuple(self._earlier), self._lost)
+        plain: dict[str, Any] = msgspec.to_builtins(state)
+        return plain
 
     def written(self) -> Written:
         """Return the contents of its files."""
-        gone = sum(
-            answers for place, answers in enumerate(self._earlier) if not os.path.exists(self._path(place + 1))
-        )  # fmt: skip
-        missing = self._lost + gone + self._trail.missing()
-        return Written(self.name, self._entries() - missing, missing)
+        numbers = enumerate(self._earlier, 1)
+        gone = sum(answers for number, answers in numbers if not os.path.exists(self._path(number)))
+        missing, flushed = self._lost + gone + self._file.missing(), self._file.flushed
+        all_written = sum(self._earlier) + self._lost + flushed.entries + flushed.lost
+        return Written(self.name, all_written - missing, missing)
 
-    def _entries(self) -> int:
-        return sum(self._earlier) + self._lost + self._trail.flushed_entries + self._trail.lost
-
-    def close(self) -> None:
-        """Close it. Idempotent."""
-        self._flushed = None
-        self._trail.close()
+    def _close(self) -> None:
+        self._file.close()
         self._payloads.close()
+
+    def _discard(self, why: str = "") -> None:
+        self._file.discard(why)
+        self._payloads.discard(why)
 
 
 def _split(path: str | os.PathLike[str]) -> tuple[str, str]:
@@ -320,13 +290,13 @@ def _digested(fields: list[tuple[str, str]], block: list[bytes]) -> list[bytes]:
     digest = hashlib.sha256()
     for piece in block:
         digest.update(piece)
-    return warc_records.record([*fields, ("WARC-Block-Digest", f"sha256:{digest.hexdigest()}")], block)
+    return record([*fields, ("WARC-Block-Digest", f"sha256:{digest.hexdigest()}")], block)
 
 
 def _response(page: CrawledPage, fields: list[tuple[str, str]], digest: str) -> list[bytes]:
     about = [("WARC-Type", "response"), *fields]
-    about += [("WARC-Payload-Digest", digest), ("Content-Type", warc_records.RESPONSE)]
-    return _digested(about, [warc_records.response_head(page), page.body])
+    about += [("WARC-Payload-Digest", digest), ("Content-Type", RESPONSE)]
+    return _digested(about, [response_head(page), page.body])
 
 
 def _revisit(page: CrawledPage, fields: list[tuple[str, str]], digest: str, place: bytes) -> list[bytes]:
@@ -337,10 +307,146 @@ def _revisit(page: CrawledPage, fields: list[tuple[str, str]], digest: str, plac
     about.append(("WARC-Payload-Digest", digest))
     if page.cache == "revalidated" and dict(fields)["WARC-Target-URI"] == url:
         # No block: the headers of the 304 are not stored.
-        return warc_records.record([*about, ("WARC-Profile", warc_records.NOT_MODIFIED)])
+        return record([*about, ("WARC-Profile", NOT_MODIFIED)])
     about += [
-        ("WARC-Profile", warc_records.IDENTICAL),
+        ("WARC-Profile", IDENTICAL),
         ("WARC-Truncated", "length"),
-        ("Content-Type", warc_records.RESPONSE),
+        ("Content-Type", RESPONSE),
     ]
-    return _digested(about, [warc_records.response_head(page)])
+    return _digested(about, [response_head(page)])
+
+
+def new_id() -> str:
+    """Return a new, globally unique record id."""
+    return f"<{uuid.uuid4().urn}>"
+
+
+def target_uri(url: str) -> str:
+    """Return a URL in a form valid for a field; a canonical one is unchanged."""
+    if url.isascii() and url.isprintable() and " " not in url:
+        return url
+    return quote(url.encode("utf-8", "surrogatepass"), safe="!#$%&'()*+,/:;=?@[]~")
+
+
+def date_of(moment: str) -> str:
+    """Return a time as `WARC-Date`: ISO 8601, UTC, with the letter Z. An invalid one becomes the present time."""
+    found = _DATE.fullmatch(moment)
+    return f"{found[1]}Z" if found else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def record(fields: Iterable[tuple[str, str]], block: Sequence[bytes] = ()) -> list[bytes]:
+    """Return a record in pieces. Its last field is the length of its block."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields)
+    head = f"WARC/1.1\r\n{lines}Content-Length: {sum(map(len, block))}\r\n\r\n"
+    return [head.encode("utf-8", "replace"), *block, _END]
+
+
+def pressed(pieces: Sequence[bytes], level: int) -> list[bytes]:
+    """Return a record as a separate gzip member, so that readers can start at any record (annex D)."""
+    # Allocating the full window takes longer than compressing a small record.
+    bits, memory = (12, 5) if sum(map(len, pieces)) <= 4096 else (15, 8)
+    press = zlib.compressobj(level, zlib.DEFLATED, 16 + bits, memory)
+    made = []
+    for piece in pieces:
+        rest = memoryview(piece)
+        while rest:
+            made.append(press.compress(rest[:_STEP]))
+            rest = rest[_STEP:]
+    made.append(press.flush())
+    return made
+
+
+def request_head(page: CrawledPage) -> bytes:
+    """Return the head of the request, as far as it is known."""
+    host, _, rest = target_uri(page.final_url).partition("://")[2].partition("/")
+    method = page.record.method if page.record is not None else "GET"
+    lines = [f"{method} /{rest} HTTP/1.1"]
+    if "host" not in page.request_headers:
+        lines.append(f"Host: {host}")
+    lines += (f"{name}: {value}" for name, value in _shown(page.request_headers))
+    return _http(lines)
+
+
+def response_head(page: CrawledPage) -> bytes:
+    """Return the head of the response, adapted to the stored body."""
+    lines = [f"HTTP/1.1 {page.status} {_PHRASES.get(page.status, '')}"]
+    length = str(len(page.body))
+    for name, value in _shown(page.headers):
+        lower = name.lower()
+        if lower in _WIRE or (lower == "content-length" and value.strip() != length):
+            name = f"X-Crawler-{name}"
+        elif lower == "content-length":
+            continue
+        lines.append(f"{name}: {value}")
+    if page.cache is not None:
+        lines.append(f"X-Crawler-Cache: {page.cache}")
+    lines.append(f"Content-Length: {length}")
+    return _http(lines)
+
+
+def _shown(headers: Headers) -> list[tuple[str, str]]:
+    return [each for each in headers.fields if each[0].lower() not in HIDDEN]
+
+
+def _http(lines: list[str]) -> bytes:
+    head = "\r\n".join(_LINE_ENDS.sub(" ", line) for line in lines) + "\r\n\r\n"
+    try:
+        return head.encode("utf-8", "surrogateescape")  # bytes that are not UTF-8 are written as received
+    except UnicodeEncodeError:
+        return head.encode("utf-8", "replace")
+
+
+def whole_members(path: str) -> tuple[int, int]:
+    """Return the length of the intact gzip members of a file, and the number of page records in them."""
+    whole = place = answers = 0
+    head = b""
+    member = zlib.decompressobj(31)
+    with open(path, "rb") as file:
+        while data := file.read(_STEP):
+            try:
+                while data:
+                    made = member.decompress(data)
+                    head = head or made[: len(_ANSWERS[0])]
+                    place += len(data) - len(member.unused_data)
+                    data = member.unused_data
+                    if member.eof:
+                        whole, member = place, zlib.decompressobj(31)
+                        answers, head = answers + head.startswith(_ANSWERS), b""
+            except zlib.error:
+                break
+    return whole, answers
+
+
+def whole_records(path: str) -> tuple[int, int]:
+    """Return the length of the intact plain records of a file, and the number of page records in them."""
+    whole = answers = 0
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        while (head := file.readline()) == b"WARC/1.1\r\n":
+            length = None
+            while (line := file.readline()).strip():
+                name, _, value = line.partition(b":")
+                if head == b"WARC/1.1\r\n":
+                    head += line
+                if name.lower() == b"content-length" and value.strip().isdigit():
+                    length = int(value)
+            if length is None or line != b"\r\n" or file.tell() + length + len(_END) > size:
+                break
+            file.seek(length, os.SEEK_CUR)
+            if file.read(len(_END)) != _END:
+                break
+            whole = file.tell()
+            answers += head.startswith(_ANSWERS)
+    return whole, answers
+
+
+def begins_with(path: str, beginning: bytes, gzip: bool) -> bool:
+    """Return whether a file begins with `beginning`. An empty or torn file does, if its bytes agree."""
+    with open(path, "rb") as file:
+        found = file.read(_STEP)
+    if gzip:
+        try:
+            found = zlib.decompressobj(31).decompress(found, len(beginning))
+        except zlib.error:
+            return False
+    return found.startswith(beginning) or beginning.startswith(found)
