@@ -554,14 +554,14 @@ def test_any_number_is_a_hint(frontier: Driven, seconds: float, most: float) -> 
 
 
 @of_one_process
-def test_a_host_that_was_hinted_at_hundreds_of_times_is_handed_out_once(make: Make, time: Time) -> None:
+def test_a_host_that_was_hinted_at_thousands_of_times_is_handed_out_once(make: Make, time: Time) -> None:
     frontier = make(concurrency=None)
-    frontier.add(urls("a.org", *range(500)))
-    for number, claimed in enumerate(frontier.claim(499)):
+    frontier.add(urls("a.org", *range(5000)))
+    for number, claimed in enumerate(frontier.claim(4999)):
         frontier.done(claimed, after=1 + number % 100)
     time.seconds += 100
 
-    assert texts(frontier.claim(9)) == urls("a.org", 499)
+    assert texts(frontier.claim(9)) == urls("a.org", 4999)
 
 
 # Notes and pieces

@@ -38,7 +38,7 @@ async def test_a_job_says_who_is_at_work_and_when_that_was_last_heard(server: Re
     here = await registry.job("heard")
     clock.seconds += 2
     later = await registry.job("heard")
-    await registry.close()
+    await registry.aclose()
     for each in workers:
         await each.close()
 
@@ -63,7 +63,7 @@ async def test_a_look_is_no_change(server: RedisServer) -> None:
 
     first, second = await registry.job("changed"), await registry.job("changed")
     await frontier.close()
-    await registry.close()
+    await registry.aclose()
 
     assert untouched is not None
     assert untouched.changed_at is None

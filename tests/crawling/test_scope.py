@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from curtsy.core.errors import PolicyError
 from curtsy.core.message import Url, parse_url
-from curtsy.crawling.extract.file_type import ending_of
-from curtsy.crawling.extract.scope import HOSTS, Kind, OutOfScope, Scope
+from curtsy.crawling.extract.scope import Kind, OutOfScope, Scope, ending_of
 from curtsy.http.registered_domain import site_of
 from tests.strategies import ANY
 from tests.support.bounds import cpu_within
@@ -251,17 +250,6 @@ def test_every_reason_can_be_explained(given_scope: tuple[list[str], Scope], url
         assert url in explained
         assert re.search(r"\. [A-Z].+\.$", explained.replace(url, "URL")), "what to do is a sentence of its own"
     assert "\n" not in scope.describe()
-
-
-def test_any_number_of_hosts_is_judged_alike() -> None:
-    """Verdicts are remembered, but not without bounds, and what is forgotten is judged as before."""
-    scope = around("site", "https://example.org/")
-
-    for number in range(HOSTS + 100):
-        assert scope.refuses(f"https://h{number}.example.org/", 1) is None
-        assert scope.refuses(f"https://h{number}.test/", 1) == "other_site"
-
-    assert len(scope._verdicts) <= HOSTS
 
 
 # Widening

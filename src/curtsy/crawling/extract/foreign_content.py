@@ -27,9 +27,6 @@ from curtsy.crawling.extract.tokens import (
 DEPTH = 512
 """Maximum of open elements, as in browsers; deeper ones are read as if they were empty."""
 
-LOOKED_BACK = 4096
-"""Characters before foreign content that are searched for elements open around it."""
-
 _TAG = re.compile(
     rf"""<(?:
         (/?)([A-Za-z][^/> \t\n\f\r]*+)((?: [ \t\n\f\r]++ | /(?!>) | {ATTRIBUTE} ){{0,65535}}+)(/?)(>?)
@@ -40,8 +37,6 @@ _TAG = re.compile(
     )""",
     re.DOTALL | re.VERBOSE,
 )
-
-_NO_MARKUP = re.compile(r"<(?:!--|(script|style)\b)")
 
 _RAW = frozenset(RAW.split("|"))
 _TOLD = frozenset({"a", "area", "base", "link", "meta"})
@@ -75,8 +70,10 @@ _POINTS = {
     "svg": frozenset({"foreignobject", "desc", "title"}),
     "math": frozenset({"mi", "mo", "mn", "ms", "mtext"}),
 }
-_NOT_AROUND = _VOID | _RAW | {"body", "html", "head", "p", "form", "svg", "math"}
-_AFTER_NAME = tuple("/> \t\n\f\r")
+_FONT = frozenset({"color", "face", "size"})
+_AROUND = _ENDS_PARAGRAPH - {"p"} | _CELLS | {"button", "label", "span"}
+"""Elements that may surround foreign content: their end tag ends it if it was left open."""
+
 _ENCODED_HTML = ("text/html", "application/xhtml+xml")
 
 
@@ -96,7 +93,6 @@ class Subtree:
 
     def __init__(self, text: str, start: int) -> None:
         self._text = text
-        self._start = start
         self.place = start
         """Position up to which the text was read; finally, the end of the element."""
         self.work = 0
@@ -104,8 +100,6 @@ class Subtree:
         self._stack: list[_Element] = []
         self._templates = 0
         """Number of open templates."""
-        self._before: str | None = None
-        """Markup before the element, without comments and scripts; None if not computed yet."""
 
     def tags(self, most: int) -> Iterator[tuple[str, str]]:
         """Yield the relevant tags, as `markup.Scan` does, up to the end or until `work` is `most`."""
@@ -244,50 +238,9 @@ class Subtree:
 
     def _ends_around(self, name: str) -> bool:
         """Return whether an end tag closes an element around the whole subtree, and so the subtree."""
-        if name in _NOT_AROUND:
+        if name not in _AROUND:
             return False
-        if any(each is _TEMPLATE or (each.is_point and name not in _CELLS) for each in self._stack):
-            return False
-        self.work += 32  # its cost relative to a tag
-        if self._before is None:
-            self._before = _markup(self._text[max(0, self._start - LOOKED_BACK) : self._start].lower())
-        before = self._before
-        return all(_is_open(before, each) for each in ((name, "table") if name in _IN_TABLE else (name,)))
-
-
-_FONT = frozenset({"color", "face", "size"})
-
-
-def _markup(text: str) -> str:
-    """Return a part of a page without comments, scripts and styles that end within it."""
-    # A single pattern would search for the missing end of each beginning, and a part may have a thousand.
-    parts: list[str] = []
-    done = place = 0
-    missing: set[str] = set()
-    while (begun := _NO_MARKUP.search(text, place)) is not None:
-        place, begin, ending = begun.end(), begun.end(), "-->"
-        if begun[1]:
-            close = text.find(">", begin)
-            if close < 0:
-                break
-            if text[close - 1] == "/":
-                continue
-            begin, ending = close + 1, f"</{begun[1]}"
-        end = -1 if ending in missing else text.find(ending, begin)
-        if end < 0:
-            missing.add(ending)
-            continue
-        parts.append(text[done : begun.start()])
-        done = place = end + len(ending)
-    return "".join((*parts, text[done:]))
-
-
-def _is_open(before: str, name: str) -> bool:
-    """Return whether a part of the page has more start tags than end tags of an element."""
-    begins, ends = (
-        sum(each[:1] in _AFTER_NAME for each in before.split(beginning + name)[1:]) for beginning in ("<", "</")
-    )
-    return begins > ends
+        return not any(each is _TEMPLATE or (each.is_point and name not in _CELLS) for each in self._stack)
 
 
 def _foreign(kind: str, name: str, written: str) -> _Element:

@@ -38,16 +38,35 @@ from curtsy.core.errors import PolicyError
 from curtsy.core.message import Url, parse_domain, parse_url
 from curtsy.core.messages import given
 from curtsy.core.secrets import mask_url
-from curtsy.crawling.extract.file_type import NO_PAGES, Files, ending_of, file_types
 from curtsy.crawling.frontier.protocol import host_of
 from curtsy.http.registered_domain import name_and_port, site_of
 
 Kind = Literal["host", "site", "domains", "prefix", "any"]
 
-HOSTS = 10_000
-"""Hosts whose location verdict is cached; a crawl of one site may meet any number of others."""
+Files = Literal["pages", "all"] | tuple[str, ...]
+"""Wanted files: `pages`, `all`, or a tuple of endings, with their dots, wanted besides pages."""
+
+NO_PAGES = frozenset(
+    f".{ending}"
+    for endings in (
+        "avif bmp gif heic heif ico jfif jpe jpeg jpg jxl png psd svg svgz tif tiff webp",
+        "aac aif aiff au flac m4a mid midi mp3 oga ogg opus ra wav wma",
+        "3gp asf avi f4v flv m3u8 m4v mkv mov mp4 mpeg mpg ogv qt rm swf vob webm wmv",
+        "eot otf ttf woff woff2",
+        "7z apk bz2 cab deb dmg exe gz img iso jar msi pkg rar rpm tar tbz2 tgz txz war whl xz z zip zst",
+        "css js map mjs wasm",
+        "bin class dat db dll parquet pyc so sqlite",
+        "doc docm docx dot dotx eps epub mobi odg odp ods odt pdf pps ppsx ppt pptm pptx ps rtf xls xlsb xlsm xlsx",
+    )
+    for ending in endings.split()
+)
+"""Endings of images, sound, video, fonts, archives, scripts, styles, data and documents."""
+
+_FOLDERS = 50
+"""Folders of a URL that are compared with those of the seeds; a trap's URL may have a thousand."""
 
 _SHOWN = 3
+_ENDING = re.compile(r"\.[a-z0-9_+~-]+")
 
 
 class OutOfScope(StrEnum):
@@ -66,7 +85,13 @@ class OutOfScope(StrEnum):
     TOO_LONG = "too_long"
 
 
-_ELSEWHERE = (OutOfScope.OTHER_HOST, OutOfScope.OTHER_SITE, OutOfScope.OTHER_DOMAIN, OutOfScope.OUTSIDE_PREFIX)
+_ELSEWHERE = {
+    "host": OutOfScope.OTHER_HOST,
+    "site": OutOfScope.OTHER_SITE,
+    "domains": OutOfScope.OTHER_DOMAIN,
+    "prefix": OutOfScope.OUTSIDE_PREFIX,
+}
+"""Reason for a URL whose location is not in the crawl, by the kind of scope."""
 
 
 class Scope(msgspec.Struct, frozen=True, dict=True):
@@ -87,6 +112,9 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
 
     always: tuple[str, ...] = ()
     """Seeds that the rules would refuse."""
+
+    def __post_init__(self) -> None:
+        _ = self._match, self._skip  # reports an invalid pattern now rather than at the first page
 
     @classmethod
     def around(
@@ -111,17 +139,16 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         urls = [_seed(each) for each in _several(seeds)]
         scope = cls(
             kind=kind,
-            places=tuple(sorted({place for url in urls if (place := _place(kind, url)) is not None})),
+            places=tuple(sorted({_PLACES[kind](url) for url in urls})) if kind in _PLACES else (),
             domains=tuple(sorted({parse_domain(each) for each in _several(domains)})),
             match=tuple(_several(match)),
             skip=tuple(_several(skip)),
             depth=depth,
-            files=file_types(_several(files)),
+            files=_file_types(_several(files)),
         )
         if kind != "any" and not scope.places and not scope.domains:
             missing = "domains = () names none" if kind == "domains" else "seeds = () names no URL"
             raise PolicyError(f"{missing}, so nothing could be fetched. Give at least one.")
-        scope._check()
         outside = {url for url in urls if scope._rule(url, 0) is not None}
         return msgspec.structs.replace(scope, always=tuple(sorted(outside))) if outside else scope
 
@@ -134,17 +161,11 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
 
     def covers(self, url: str) -> bool:
         """Return whether the location of a canonical URL is in the crawl; other rules may refuse it."""
-        return self.refuses(url, 0) not in _ELSEWHERE
+        return self._is_inside(url) or url in self._always
 
     def _rule(self, url: str, depth: int) -> OutOfScope | None:
-        host = host_of(url)
-        verdict = self._verdicts.get(host)
-        if verdict is None:
-            verdict = self._verdict(host)
-        elsewhere, folders = verdict
-        is_inside = elsewhere is None or (folders and url[url.index("/") + 2 :].startswith(folders))
-        if not is_inside and not self._is_admitted(host, url):
-            return elsewhere
+        if not self._is_inside(url):
+            return _ELSEWHERE[self.kind]
         if self.depth is not None and depth > self.depth:
             return OutOfScope.TOO_DEEP
         for found in self._skip:
@@ -160,79 +181,43 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
             return OutOfScope.FILE_TYPE
         return None
 
-    def _verdict(self, host: str) -> tuple[OutOfScope | None, tuple[str, ...]]:
-        """Return why a host is outside the crawl (None if inside), and its folders that are inside."""
-        folders: tuple[str, ...] = ()
-        elsewhere: OutOfScope | None
-        match self.kind:
-            case "any":
-                elsewhere = None
-            case "host":
-                elsewhere = None if host in self._places else OutOfScope.OTHER_HOST
-            case "site":
-                elsewhere = None if site_of(host) in self._places else OutOfScope.OTHER_SITE
-            case "prefix":
-                elsewhere = OutOfScope.OUTSIDE_PREFIX
-                folders = self._folders.get(host, ())
-            case "domains":
-                elsewhere = OutOfScope.OTHER_DOMAIN
-            case never:
-                assert_never(never)
-        if elsewhere is not None and self._is_in_domains(host):
-            elsewhere, folders = None, ()
-        if len(self._verdicts) >= HOSTS:
-            self._verdicts.clear()
-        self._verdicts[host] = elsewhere, folders
-        return elsewhere, folders
+    def _is_inside(self, url: str) -> bool:
+        """Return whether the location of a URL is in the crawl."""
+        if self.kind == "any":
+            return True
+        if self.kind in _PLACES:
+            place = _PLACES[self.kind](url)
+            if hash(place) in self._inside or (self.kind == "prefix" and self._is_in_folder(place)):
+                return True
+        return bool(self._domains) and not self._domains.isdisjoint(map(hash, _domains_of(host_of(url))))
 
-    def _is_in_domains(self, host: str) -> bool:
-        return any(each in self._domains for each in _domains_of(host))
-
-    def _is_admitted(self, host: str, url: str) -> bool:
-        """Return whether a URL is at the location of a URL given to `admit` or `widen`."""
-        if not self._admitted:
+    def _is_in_folder(self, place: str) -> bool:
+        """Return whether a folder is under one of the seeds'."""
+        end = place.find("/")
+        if hash(place[:end]) not in self._inside:
             return False
-        match self.kind:
-            case "host":
-                return hash(host) in self._admitted
-            case "site":
-                return hash(site_of(host)) in self._admitted
-            case "domains":
-                return any(hash(each) in self._admitted for each in _domains_of(host))
-            case "prefix":
-                place = _place("prefix", url) or ""
-                while place:
-                    if hash(place) in self._admitted:
-                        return True
-                    place = place[: place[:-1].rfind("/") + 1]
+        for _ in range(_FOLDERS):
+            if hash(place[: end + 1]) in self._inside:
+                return True
+            end = place.find("/", end + 1)
+            if end < 0:
+                break
         return False
 
     # Values derived from the fields
 
     @cached_property
-    def _verdicts(self) -> dict[str, tuple[OutOfScope | None, tuple[str, ...]]]:
-        return {}
+    def _inside(self) -> set[int]:
+        """Hashes of the seeds' locations, also of those read later: there may be a million.
+
+        For the kind `prefix`, also those of their hosts; no folder equals one, because it ends with a slash.
+        """
+        hosts = (place.partition("/")[0] for place in self.places)
+        return {hash(place) for place in (*self.places, *(hosts if self.kind == "prefix" else ()))}
 
     @cached_property
-    def _admitted(self) -> set[int]:
-        """Hashes of the locations of seeds read later: there may be a million."""
-        return set()
-
-    @cached_property
-    def _places(self) -> frozenset[str]:
-        return frozenset(self.places)
-
-    @cached_property
-    def _folders(self) -> dict[str, tuple[str, ...]]:
-        """Return the folders of the seeds by host."""
-        found: dict[str, list[str]] = {}
-        for place in self.places if self.kind == "prefix" else ():
-            found.setdefault(place.partition("/")[0], []).append(place)
-        return {host: tuple(folders) for host, folders in found.items()}
-
-    @cached_property
-    def _domains(self) -> frozenset[str]:
-        return frozenset(self.domains)
+    def _domains(self) -> set[int]:
+        return {hash(domain) for domain in self.domains}
 
     @cached_property
     def _always(self) -> set[str]:
@@ -250,19 +235,14 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
     def _no_pages(self) -> frozenset[str]:
         return NO_PAGES if isinstance(self.files, str) else NO_PAGES - set(self.files)
 
-    def _check(self) -> None:
-        """Compile the patterns now rather than at the first page. Raise PolicyError."""
-        _ = self._match, self._skip
-
     # Changes
 
     def admit(self, url: str) -> None:
         """Add the location of one more seed to the crawl. The value does not change or store it."""
-        place = _place(self.kind, url)
-        if place is not None and place not in self._places:
-            self._admitted.add(hash(place))
+        if self.kind in _PLACES:
+            self._inside.add(hash(_PLACES[self.kind](url)))
             if self.kind == "prefix":
-                self._admitted.add(hash(host_of(url)))  # cannot equal a folder: those end with a slash
+                self._inside.add(hash(host_of(url)))
 
     def widen(self, url: str) -> bool:
         """Add `url` like a seed, as for the target of a seed's redirect; return whether that was needed.
@@ -276,8 +256,8 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
             return False
         host = host_of(url)
         if self.kind == "domains":
-            self._admitted.add(hash(host))
-        elif host not in self._folders and not (self.kind == "prefix" and hash(host) in self._admitted):
+            self._domains.add(hash(host))
+        elif self.kind != "prefix" or hash(host) not in self._inside:
             self.admit(url)
         if self.refuses(url, 0) is not None:
             self._always.add(url)
@@ -293,9 +273,10 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Scope:
         """Return the scope of plain values from `as_plain`. Raise PolicyError for others."""
-        scope = _read(plain)
-        scope._check()
-        return scope
+        try:
+            return msgspec.convert(dict(plain), cls)
+        except (TypeError, ValueError) as error:
+            raise PolicyError(f"this is not the scope of a crawl: {error}. Start over with a fresh one.") from error
 
     def changes(self, old: Mapping[str, Any]) -> list[str]:
         """Return the differences from the scope of an earlier run, kept by `as_plain`.
@@ -303,7 +284,7 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         Each is a sentence without a full stop.
         """
         try:
-            was = _read(old)
+            was = Scope.from_plain(old)
         except PolicyError:
             return [f"that of the earlier run cannot be read, and now it is {self.describe()}"]
         told = []
@@ -395,20 +376,18 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
 _PLURALS = {"host": "hosts", "site": "sites", "prefix": "prefixes", "domains": "domains", "any": "hosts"}
 
 
-def _place(kind: Kind, url: str) -> str | None:
-    """Return the location of a seed by `kind`; None if the kind has none."""
-    match kind:
-        case "host":
-            return host_of(url)
-        case "site":
-            return site_of(host_of(url))
-        case "prefix":
-            folder, slash, _ = url.partition("?")[0].partition("://")[2].rpartition("/")
-            return folder + slash
-        case "domains" | "any":
-            return None
-        case never:
-            assert_never(never)
+def _folder_of(url: str) -> str:
+    """Return the folder of a canonical URL, with its host and without its scheme."""
+    folder, slash, _ = url.partition("?")[0].partition("://")[2].rpartition("/")
+    return folder + slash
+
+
+_PLACES: dict[str, Callable[[str], str]] = {
+    "host": host_of,
+    "site": lambda url: site_of(host_of(url)),
+    "prefix": _folder_of,
+}
+"""Functions that return the location of a seed, by the kind of scope; the other kinds have none."""
 
 
 def _domains_of(host: str) -> Iterator[str]:
@@ -444,13 +423,6 @@ def _searches(name: str, texts: Sequence[str]) -> tuple[Callable[[str], object],
     return tuple(searches)
 
 
-def _read(plain: Mapping[str, Any]) -> Scope:
-    try:
-        return msgspec.convert(dict(plain), Scope)
-    except (msgspec.ValidationError, TypeError, ValueError) as error:
-        raise PolicyError(f"this is not the scope of a crawl: {error}. Start over with a fresh one.") from error
-
-
 def _list(items: Sequence[str], word: str = "and") -> str:
     """Return the first items as an English list."""
     shown = list(items[:_SHOWN])
@@ -470,3 +442,28 @@ def _difference(name: str, old: Sequence[str], new: Sequence[str]) -> list[str]:
     if gone := [each for each in old if each not in now]:
         told.append(f"no longer among the {name}: {_list(gone)}")
     return told
+
+
+def ending_of(url: str) -> str:
+    """Return the ending of a canonical URL's path, with its dot, in lower case; empty if it has none."""
+    end = url.find("?")
+    if end < 0:
+        end = len(url)
+    slash = url.rfind("/", 0, end)
+    dot = url.rfind(".", slash, end)
+    # /wiki/File:Picture.jpg is the page about a picture.
+    return "" if dot < 0 or url.find(":", slash, dot) > 0 else url[dot:end].lower()
+
+
+def _file_types(given: Sequence[str]) -> Files:
+    """Parse `pages`, `all` or endings (`.pdf`, `pdf`, `*.PDF`). Raise PolicyError for others."""
+    match list(given):
+        case [] | ["pages"]:
+            return "pages"
+        case ["all"]:
+            return "all"
+    endings = sorted({"." + str(each).strip().lower().lstrip("*").lstrip(".") for each in given})
+    for ending in endings:
+        if not _ENDING.fullmatch(ending):
+            raise PolicyError(f'files: {ending!r} is no ending. Give one such as ".pdf", or "pages" or "all".')
+    return tuple(endings)

@@ -47,7 +47,7 @@ _PIECE = 65_536
 _UNDECIDED = len(b"<![CDATA[")
 """Bytes at the end of a window in which a comment of the preceding element may begin."""
 
-_BLANKS = " \t\r\n"
+_BLANKS = " \t\r\n\ufeff"
 _LONGEST = 8 * MAX_URL
 """Bytes of a value with its blanks, comments and references; no URL needs more."""
 
@@ -61,7 +61,7 @@ _VALUED = rb"(/?)([A-Za-z_][\w.-]*+:)?(" + _NAMES + rb")(?=[\s/>])([^<>]*+)>((?:
 # The last alternative is empty: it stops at every tag, so that tags are counted and other threads can run.
 _ELEMENT = re.compile(rb"<(?:" + _VALUED + rb"|" + _ASIDE + rb"|" + _DOCTYPE + rb"|)")
 _PART = re.compile(rb"<!\[CDATA\[((?:[^]]++|\](?!\]>))*+)|<" + _COMMENT + rb"|(?:\]\]>|-->)?([^<]*+)")
-_IS_XML = re.compile(rb"\s*+<|[^<]{0,4096}<(?:[\w.-]+:)?(?:urlset|sitemapindex|rss|RDF|feed)\b")
+_IS_XML = re.compile(rb"(?:\xef\xbb\xbf)?\s*+<|[^<]{0,4096}<(?:[\w.-]+:)?(?:urlset|sitemapindex|rss|RDF|feed)\b")
 _ROOT = re.compile(
     rb"(?:\xef\xbb\xbf)?\s*+(?:<(?:\?[^>]*+|" + _COMMENT + rb"--)>\s*+)*+<(?:[\w.-]+:)?(?:urlset|sitemapindex)[\s>]"
 )
@@ -69,8 +69,13 @@ _DECLARATION = re.compile(rb"""\s*+<\?xml\s[^>]{0,200}?encoding\s*=\s*["']([A-Za
 _LINE = re.compile(rb"[^\r\n]+")
 _REFERENCE = re.compile(r"&(?:amp|lt|gt|quot|apos|#[0-9]++|#[xX][0-9A-Fa-f]++);")
 _OTHER_REFERENCE = re.compile(r"&[A-Za-z_][\w.-]*;")
-_MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
-_UNMARKED = ((b"<\0", "utf-16-le"), (b"\0<", "utf-16-be"))
+_UTF16 = {
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+    b"<\0": "utf-16-le",
+    b"\0<": "utf-16-be",
+}
+"""Codecs by the first two bytes of a file: a byte order mark, or `<` without one."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -186,11 +191,8 @@ class _Reader:
                 break
             pieces = self._unzipped(pieces)
         first, pieces = _peek(self._limited(pieces), 1024)
-        if first.startswith(codecs.BOM_UTF8):
-            return _without(codecs.BOM_UTF8, pieces)
-        for mark, codec in (*_MARKS, *_UNMARKED):
-            if first.startswith(mark):
-                return _without(codecs.BOM_UTF8, _transcoded(pieces, codec))
+        if codec := _UTF16.get(first[:2]):
+            return _transcoded(pieces, codec)
         if declared := _DECLARATION.match(first[:1024]):
             self._codec = codec_of(declared[1].decode("ascii")) or "utf-8"
             if self._codec.startswith("utf-16"):
@@ -201,7 +203,7 @@ class _Reader:
         left = self._limits.max_bytes
         for piece in pieces:
             if len(piece) > left:
-                self._cut()
+                self.odd(f"It has more than {self._limits.max_bytes:,} bytes: the rest was not read.")
                 yield piece[:left]
                 return
             left -= len(piece)
@@ -217,9 +219,6 @@ class _Reader:
             self.odd(f"Its gzip is damaged ({error}): what comes after that was not read.")
         except Truncated:
             self.odd("Its gzip ends too soon: the rest is missing.")
-
-    def _cut(self) -> None:
-        self.odd(f"It has more than {self._limits.max_bytes:,} bytes: the rest was not read.")
 
     def _text(self, raw: bytes) -> str:
         try:
@@ -422,12 +421,6 @@ def _peek(pieces: Iterator[bytes], count: int = 2) -> tuple[bytes, Iterator[byte
         if len(first) >= count:
             break
     return first, chain((first,), pieces)
-
-
-def _without(mark: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    first, pieces = _peek(pieces, len(mark))
-    next(pieces)
-    return chain((first.removeprefix(mark),), pieces)
 
 
 def _transcoded(pieces: Iterator[bytes], codec: str) -> Iterator[bytes]:

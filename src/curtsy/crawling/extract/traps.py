@@ -1,42 +1,39 @@
 """Detection of crawler traps, sites with endless pages, by their URLs (Issue 5).
 
-A false positive loses a page, so every rule applies only when there is little doubt. Each can be switched off by None,
-False or an empty value:
+A false positive loses a page, so every rule applies only when there is little doubt. The crawl option `avoid_traps`
+switches all of them off.
 
 | rule | skips a URL that | because |
 |---|---|---|
-| `max_length` | has more than 2,000 characters | links that grow on every page do that, hardly any other |
-| `max_segments` | has more than 30 segments in its path | relative links to folders grow on every page |
-| `max_repeats` | has the same run of segments 3 times in a row, as `/a/b/a/b/a/b/` | a relative link is broken |
-| `max_queries` | is the 1,001st query of one path, or a later one | calendars, filters and sort orders have no end |
+| `MAX_LENGTH` | has more than 2,000 characters | links that grow on every page do that, hardly any other |
+| `MAX_SEGMENTS` | has more than 30 segments in its path | relative links to folders grow on every page |
+| `MAX_REPEATS` | has the same run of segments 3 times in a row, as `/a/b/a/b/a/b/` | a relative link is broken |
+| `MAX_QUERIES` | is the 1,001st query of one path, or a later one | calendars, filters and sort orders have no end |
 
 Runs of numbers, of single characters and of empty segments do not count as repeated: `/01/01/01/` is a date, `/f/f/f/`
-the folder of a hash. `max_queries` skips wanted pages in one case: a path with over a thousand pages that differ by
-their query alone, such as a forum's `/topic?id=…`. Raise it there. Endless paths without a query (`/2031/05/`) look
+the folder of a hash. `MAX_QUERIES` skips wanted pages in one case: a path with over a thousand pages that differ by
+their query alone, such as a forum's `/topic?id=…`. Endless paths without a query (`/2031/05/`) look
 like a large site; `depth` and `max_pages` bound them.
 
 Other traps are normalized instead of skipped: `stripped` removes the parts of a URL that only identify the visitor.
 
-| rule | removes |
+| kind | removes |
 |---|---|
-| `sessions` | session ids by name: `;jsessionid=…` in a path, ASP.NET's `/(S(…))/`, the parameters
+| sessions | session ids by name: `;jsessionid=…` in a path, ASP.NET's `/(S(…))/`, the parameters
   `PHPSESSID`, `JSESSIONID`, `ASPSESSIONID…`, `CFTOKEN` and the `CFID` beside it; also possible ones (`sid`, `session`,
   `sessionid` …) with an opaque value: 16 hexadecimal digits, 20 mixed letters and digits, or a UUID |
-| `tracking` | parameters that count visits: `utm_*`, `gclid`, `fbclid` …; a custom list can be given |
+| tracking | parameters that count visits: `utm_*`, `gclid`, `fbclid` … |
 
-The module uses no disk, network or clock. The memory of `max_queries` is bounded and local to the process: a resumed
+The module uses no disk, network or clock. The memory of `MAX_QUERIES` is bounded and local to the process: a resumed
 crawl, or another worker, counts from zero.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from enum import Enum, auto
 
-from curtsy.core.errors import PolicyError
 from curtsy.core.message import Url, parse_url
-from curtsy.core.secrets import mask_url
 from curtsy.crawling.extract.scope import OutOfScope
 
 MAX_LENGTH = 2000
@@ -59,6 +56,9 @@ TRACKING = (
     *("pk_*", "piwik_*", "mtm_*", "matomo_*"),  # Matomo
 )
 """Parameters that count visits and change no page; a trailing `*` matches any suffix."""
+
+_TRACKING = frozenset(each for each in TRACKING if not each.endswith("*"))
+_TRACKING_BEGINS = tuple(each[:-1] for each in TRACKING if each.endswith("*"))
 
 NAMES = 4096
 """Parameter names whose classification is cached."""
@@ -92,47 +92,16 @@ class _Name(Enum):
 class Traps:
     """Trap rules and their memory, one per crawl and process. A check may be repeated for the same URL."""
 
-    def __init__(
-        self,
-        *,
-        max_length: int | None = MAX_LENGTH,
-        max_segments: int | None = MAX_SEGMENTS,
-        max_repeats: int | None = MAX_REPEATS,
-        max_queries: int | None = MAX_QUERIES,
-        sessions: bool = True,
-        tracking: Iterable[str] = TRACKING,
-    ) -> None:
-        for name, limit, least in (
-            ("max_length", max_length, 1),
-            ("max_segments", max_segments, 1),
-            ("max_repeats", max_repeats, 2),
-            ("max_queries", max_queries, 1),
-        ):
-            if limit is not None and limit < least:
-                raise PolicyError(f"{name} = {limit} must be {least} or more. Give None for no limit.")
-        self._max_length = max_length
-        self._max_segments = max_segments
-        self._max_repeats = max_repeats
+    def __init__(self, *, max_queries: int = MAX_QUERIES) -> None:
         self._max_queries = max_queries
-        self._sessions = sessions
-        listed = [each.lower() for each in ([tracking] if isinstance(tracking, str) else tracking)]
-        self._tracking = frozenset(each for each in listed if not each.endswith("*"))
-        self._begins = tuple(each[:-1] for each in listed if each.endswith("*"))
         self._names: dict[str, _Name] = {}
         self._queries: dict[int, set[int]] = {}
         """Hashes of accepted queries, by the hash of the URL before `?`; the most recently used is last."""
         self._remembered = 0
 
-    @classmethod
-    def none(cls) -> Traps:
-        """Return an instance with all rules switched off."""
-        return cls(
-            max_length=None, max_segments=None, max_repeats=None, max_queries=None, sessions=False, tracking=()
-        )  # fmt: skip
-
     def is_too_long(self, url: str) -> bool:
-        """Return whether a URL has more than `max_length` characters."""
-        return self._max_length is not None and len(url) > self._max_length
+        """Return whether a URL has more than `MAX_LENGTH` characters."""
+        return len(url) > MAX_LENGTH
 
     def filters(self, url: str) -> OutOfScope | None:
         """Return why a canonical URL is taken for a trap; None if it is not.
@@ -142,31 +111,20 @@ class Traps:
         if self.is_too_long(url):
             return OutOfScope.TOO_LONG
         path, mark, query = url.partition("?")
-        if path.count("/") > 4 and self._is_endless(path):  # 2 before the host, 3 in a repetition
+        if path.count("/") > 4 and _is_endless(path):  # 2 before the host, 3 in a repetition
             return OutOfScope.TRAP
-        if mark and self._max_queries is not None and not self._counts(path, query):
+        if mark and not self._counts(path, query):
             return OutOfScope.TRAP
         return None
-
-    def _is_endless(self, path: str) -> bool:
-        segments = path.split("/")[3:]
-        if self._max_segments is not None and len(segments) > self._max_segments:
-            return True
-        if self._max_repeats is None or len(segments) - len(set(segments)) < self._max_repeats - 1:
-            return False
-        return repeated_run(segments, self._max_repeats) is not None
 
     def _counts(self, path: str, query: str) -> bool:
         """Return whether a query of a path is within the limit, and remember it if so."""
         place = hash(path)
-        known = self._queries.pop(place, None)
-        if known is None:
-            known = set()
-        self._queries[place] = known
+        known = self._queries[place] = self._queries.pop(place, set())
         hashed = hash(query)
         if hashed in known:
             return True
-        if self._max_queries is not None and len(known) >= self._max_queries:
+        if len(known) >= self._max_queries:
             return False
         known.add(hashed)
         self._remembered += 1
@@ -174,24 +132,10 @@ class Traps:
             self._remembered -= len(self._queries.pop(next(iter(self._queries))))
         return True
 
-    def explain(self, reason: str, url: str) -> str:
-        """Return which URL is not fetched, by which rule, and advice; `reason` comes from `filters`."""
-        path = url.partition("?")[0]
-        segments = path.split("/")[3:]
-        if reason == OutOfScope.TOO_LONG:
-            why, rule = f"it has {len(url):,} characters, more than {self._max_length:,}", "max_length"
-        elif self._max_segments is not None and len(segments) > self._max_segments:
-            why, rule = f"its path has {len(segments)} segments, more than {self._max_segments}", "max_segments"
-        elif self._max_repeats is not None and (run := repeated_run(segments, self._max_repeats)):
-            why, rule = f"/{'/'.join(run)} stands {self._max_repeats} times in a row in its path", "max_repeats"
-        else:
-            why, rule = f"{self._max_queries:,} other queries of {path} are part of the crawl", "max_queries"
-        return f"not fetching {mask_url(url)}: {why}, as in a trap without an end. Raise {rule} to have it too."
-
     def stripped(self, url: str) -> str:
         """Return a canonical URL without session ids and tracking parameters, in canonical form."""
         query = url.find("?")
-        if self._sessions and (";" in url or "(" in url):
+        if ";" in url or "(" in url:
             path = url if query < 0 else url[:query]
             plain = path
             while (shorter := _IN_PATH.sub("", plain)) != plain:
@@ -219,15 +163,21 @@ class Traps:
 
     def _named(self, name: str) -> _Name:
         folded, kind = name.lower(), _Name.PLAIN
-        is_session = self._sessions and _SESSION_NAME.fullmatch(name)
-        if is_session or folded in self._tracking or folded.startswith(self._begins):
+        if _SESSION_NAME.fullmatch(name) or folded in _TRACKING or folded.startswith(_TRACKING_BEGINS):
             kind = _Name.DROPPED
-        elif self._sessions and _MAYBE_NAME.fullmatch(name):
+        elif _MAYBE_NAME.fullmatch(name):
             kind = _Name.MAYBE
         if len(self._names) >= NAMES:
             self._names.clear()
         self._names[name] = kind
         return kind
+
+
+def _is_endless(path: str) -> bool:
+    segments = path.split("/")[3:]
+    if len(segments) > MAX_SEGMENTS:
+        return True
+    return len(segments) - len(set(segments)) >= MAX_REPEATS - 1 and repeated_run(segments, MAX_REPEATS) is not None
 
 
 def repeated_run(segments: list[str], times: int) -> list[str] | None:

@@ -38,11 +38,8 @@ from curtsy.crawling.frontier.sqlite_table import SQLiteUrlTable
 from curtsy.crawling.frontier.url_table import (
     MemoryUrlTable,
     UrlRow,
-    UrlTable,
-    depth_of,
-    hops_of,
-    priority_of,
     rank_of,
+    rank_parts,
     skip_mark,
 )
 from curtsy.http.registered_domain import group_of, site_of
@@ -101,7 +98,7 @@ class LocalFrontier:
         lease: float = LEASE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._table: UrlTable = MemoryUrlTable() if path is None else SQLiteUrlTable(path, fresh=fresh)
+        self._table = MemoryUrlTable() if path is None else SQLiteUrlTable(path, fresh=fresh)
         self._concurrency = concurrency
         self._lease = round(lease * SECOND)
         self._clock = clock
@@ -180,13 +177,14 @@ class LocalFrontier:
         row = self._table.take(host, self._leased_rows, schedule.out(host))
         schedule.leave(host, self._limit(row.host), now)
         until = now + self._lease
+        depth, priority, hops = rank_parts(row.rank)
         claimed = Claimed(
             url=row.url,
             host=row.host,
-            depth=depth_of(row.rank),
-            priority=priority_of(row.rank),
+            depth=depth,
+            priority=priority,
             parent=row.parent,
-            hops=hops_of(row.rank),
+            hops=hops,
             tries=row.tries,
             ticket=next(_tickets),
             leased_until=until / SECOND,
@@ -298,12 +296,9 @@ class LocalFrontier:
 
     def _restore_leases(self) -> None:
         """Restore the leases from before the transaction, and drop the schedule so that it is rebuilt."""
-        granted = {lease.claimed.ticket for lease in self._granted}
-        for ticket in granted:
-            self._leases.pop(ticket, None)
-        for lease in self._ended:
-            if lease.claimed.ticket not in granted:
-                self._leases[lease.claimed.ticket] = lease
+        for lease in self._granted:
+            del self._leases[lease.claimed.ticket]
+        self._leases.update((lease.claimed.ticket, lease) for lease in self._ended)
         self._leases = dict(sorted(self._leases.items(), key=lambda item: item[1].until))
         self._leased_rows = {lease.row.id for lease in self._leases.values()}
         self._schedule = None

@@ -38,7 +38,16 @@ from curtsy.crawling.frontier.protocol import (
     host_of,
 )
 from curtsy.crawling.frontier.redis_codec import Call, Script
-from curtsy.crawling.frontier.redis_jobs import PARTITIONS, PRESENCE, TIMEOUT, RedisJobs, SharedJob, home, total
+from curtsy.crawling.frontier.redis_jobs import (
+    PARTITIONS,
+    PRESENCE,
+    TIMEOUT,
+    RedisJobs,
+    SharedJob,
+    home,
+    read_notes,
+    total,
+)
 from curtsy.crawling.frontier.scripts import ADD, BEAT, CLAIM, END, NOTE, PASS_OVER, RENEW
 from curtsy.crawling.frontier.url_table import fingerprint, skip_mark
 from curtsy.http.registered_domain import site_of
@@ -180,7 +189,7 @@ class RedisFrontier:
     async def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
         """Claim the next URLs of due hosts, in turn by domain and host, own partitions first.
 
-        The addresses of `room` are ignored.
+        The addresses of `room` are ignored. With a `limit` of 0, only expired leases are taken back.
         """
         job = await self._opened()
         await self._keep_up(job)
@@ -188,44 +197,48 @@ class RedisFrontier:
         held = Counter(room.sites) if room is not None else Counter()
         self._reopen(room, held)
         waiting = self._partitions.due(self._now())
-        common = "" if callable(self._concurrency) else self._limit("")
         for width in _WIDTHS:
             if not waiting or (limit and len(claimed) >= limit):
                 break
             width = min(width, limit) if width == _WIDTHS[0] and limit else width
             asked, waiting = waiting[:width], waiting[width:]
-            share, rest = divmod(limit - len(claimed), len(asked))
-            calls = [
-                self._call(
-                    job,
-                    CLAIM,
-                    partition,
-                    share + (place < rest),
-                    self._lease,
-                    common,
-                    *self._shares(room, held, partition, share + 1),
-                )
-                for place, partition in enumerate(asked)
-            ]
-            until = self._leased_until()
             try:
-                replies = await self._registry.ask(calls)
-            except StoreError:
-                if claimed:
-                    break
-                raise
-            for partition, reply in zip(asked, replies, strict=True):
-                if not isinstance(reply, CurtsyError):
-                    handed = redis_codec.read_handed(self._learn(partition, reply).answer)
-                    claimed += [redis_codec.claimed_of(each, until, partition, job.partitions) for each in handed]
-                    held.update(site_of(each.host) for each in handed)
-            self._claims.update((each.ticket, each) for each in claimed)
-            errors = [reply for reply in replies if isinstance(reply, CurtsyError)]
-            if errors and not claimed:
-                raise errors[0]
-            richer = set(self._partitions.due(self._now())) if limit else set()
-            waiting = [each for each in asked if each in richer] + waiting
+                claimed += await self._claim_from(job, asked, limit - len(claimed), room, held)
+            except CurtsyError:
+                if not claimed:
+                    raise
+                break
+            due = set(self._partitions.due(self._now())) if limit else set()
+            waiting = [each for each in asked if each in due] + waiting
         self._full = {site for site, count in held.items() if room is not None and count >= room.share}
+        return claimed
+
+    async def _claim_from(
+        self, job: SharedJob, asked: Sequence[int], limit: int, room: Room | None, held: Counter[str]
+    ) -> list[Claimed]:
+        """Claim up to `limit` URLs from some partitions, and add their slots to `held`.
+
+        If some partitions fail, return the claims of the others; raise the error if there are none.
+        """
+        share, rest = divmod(limit, len(asked))
+        common = "" if callable(self._concurrency) else self._limit("")
+        calls = []
+        for place, partition in enumerate(asked):
+            slots = self._shares(room, held, partition, share + 1)
+            calls.append(self._call(job, CLAIM, partition, share + (place < rest), self._lease, common, *slots))
+        until = self._leased_until()
+        claimed: list[Claimed] = []
+        errors: list[CurtsyError] = []
+        for partition, reply in zip(asked, await self._registry.ask(calls), strict=True):
+            if isinstance(reply, CurtsyError):
+                errors.append(reply)
+                continue
+            handed = redis_codec.read_handed(self._learn(partition, reply).answer)
+            claimed += [redis_codec.claimed_of(each, until, partition, job.partitions) for each in handed]
+        if errors and not claimed:
+            raise errors[0]
+        self._claims.update((each.ticket, each) for each in claimed)
+        held.update(site_of(each.host) for each in claimed)
         return claimed
 
     def _reopen(self, room: Room | None, held: Counter[str]) -> None:
@@ -378,8 +391,7 @@ class RedisFrontier:
         """Return all stored notes."""
         await self._opened()
         [words] = await self._registry.demand([Call(("HGETALL", f"{home(self._name)}:notes"))])
-        pairs = words.items() if isinstance(words, dict) else zip(words[::2], words[1::2], strict=True)
-        return {name.decode(): msgspec.json.decode(value) for name, value in pairs}
+        return read_notes(words)
 
     async def close(self) -> None:
         """Queue the leased URLs again and close the connections; idempotent.
@@ -392,7 +404,7 @@ class RedisFrontier:
             with contextlib.suppress(StoreError):
                 await self._give_back(self._job)
         self._is_closed = True
-        await self._registry.close()
+        await self._registry.aclose()
 
     async def _give_back(self, job: SharedJob) -> None:
         calls = [Call(("ZREM", f"{home(self._name)}:workers", self._worker))]

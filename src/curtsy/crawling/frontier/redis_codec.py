@@ -15,7 +15,7 @@ import msgspec
 
 from curtsy.crawling.frontier.local import CHUNK, microseconds
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done, Ending, Failed, Found, host_of
-from curtsy.crawling.frontier.url_table import demoted, depth_of, hops_of, priority_of, rank_of
+from curtsy.crawling.frontier.url_table import demoted, rank_of, rank_parts
 
 Group = tuple[str, int, str]
 """Host, rank and parent; the parent is empty for URLs without one."""
@@ -130,14 +130,14 @@ def number_of(claimed: Claimed, partitions: int) -> int:
 
 def claimed_of(handed: Handed, until: float, partition: int, partitions: int) -> Claimed:
     """Return the claim for a claimed URL of a script."""
-    rank = handed.rank - _MIDDLE
+    depth, priority, hops = rank_parts(handed.rank - _MIDDLE)
     return Claimed(
         url=url_of(handed.host, handed.target),
         host=handed.host,
-        depth=depth_of(rank),
-        priority=priority_of(rank),
+        depth=depth,
+        priority=priority,
         parent=handed.parent or None,
-        hops=hops_of(rank),
+        hops=hops,
         tries=handed.tries,
         ticket=handed.ticket * partitions + partition,
         leased_until=until,

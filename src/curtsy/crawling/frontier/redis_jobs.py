@@ -13,6 +13,7 @@ new creation time, and so other keys: a worker on the old job cannot touch them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -188,7 +189,7 @@ class RedisJobs:
             counts=total(await self.look(job)),
             heard={worker.decode(): ago / SECOND for worker, ago in _pairs(heard)},
             changed_at=max((float(each) / SECOND for each in changed if each is not None), default=None),
-            notes={key.decode(): msgspec.json.decode(value) for key, value in _pairs(notes)},
+            notes=read_notes(notes),
         )
 
     async def _sweep(self, name: str, but: SharedJob | None = None) -> None:
@@ -207,7 +208,7 @@ class RedisJobs:
         for start in range(0, len(keys), _BATCH):
             await self.demand([Call(("UNLINK", key)) for key in keys[start : start + _BATCH]])
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Close the connections."""
         line, self._line = self._line, None
         if line is not None:
@@ -252,34 +253,30 @@ async def forget(url: str, job: str) -> bool:
 
     Its workers get a JobGone error.
     """
-    registry = RedisJobs(url)
-    try:
+    async with contextlib.aclosing(RedisJobs(url)) as registry:
         return await registry.forget(job)
-    finally:
-        await registry.close()
 
 
 async def find(url: str, job: str) -> JobSummary | None:
     """Return the state of a job on the server at `url`; None if it does not exist."""
-    registry = RedisJobs(url)
-    try:
+    async with contextlib.aclosing(RedisJobs(url)) as registry:
         return await registry.job(job)
-    finally:
-        await registry.close()
 
 
 async def jobs(url: str) -> list[JobSummary]:
     """Return the state of all jobs on the server at `url`, sorted by name."""
-    registry = RedisJobs(url)
-    try:
+    async with contextlib.aclosing(RedisJobs(url)) as registry:
         return await registry.jobs()
-    finally:
-        await registry.close()
 
 
 def _pairs(words: Any) -> list[tuple[Any, Any]]:
     """Return the pairs of a mapping in the reply format of RESP2 or RESP3."""
     return list(words.items() if isinstance(words, dict) else zip(words[::2], words[1::2], strict=True))
+
+
+def read_notes(words: Any) -> dict[str, Any]:
+    """Return the notes in a reply."""
+    return {name.decode(): msgspec.json.decode(value) for name, value in _pairs(words)}
 
 
 def total(reports: list[Report]) -> Counts:

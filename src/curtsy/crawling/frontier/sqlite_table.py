@@ -62,10 +62,14 @@ _LOCK_WAIT = 0.5
 _NAMES = 10_000
 """Hosts whose numbers are cached; others are looked up in the file."""
 
-_FIRST = (
+_SELECT = (
     "SELECT urls.id, rank, secure, target, name, pages.url, hosts.pages FROM urls JOIN hosts ON hosts.id = host"
-    " LEFT JOIN pages ON pages.id = page WHERE host = ? ORDER BY rank, urls.id LIMIT ?"
+    " LEFT JOIN pages ON pages.id = page WHERE host = ? AND "
 )
+_OF_RANK = f"{_SELECT} rank = ? AND urls.id > ? ORDER BY urls.id LIMIT ?"
+_AFTER_RANK = f"{_SELECT} rank > ? ORDER BY rank, urls.id LIMIT ?"
+_LEAST = -(1 << 63)
+"""Rank below all others."""
 
 _Value = TypeVar("_Value")
 
@@ -113,6 +117,11 @@ class SQLiteUrlTable:
         self._page: tuple[str, int] | None = None
         """Page on which URLs were last found, and its number."""
         self._tries: dict[int, int] = {}
+        self._reached: dict[int, tuple[int, int]] = {}
+        """Rank and id of a URL up to which all URLs are leased, by host; only of hosts with several leases.
+
+        Without it, each claim would read all leased URLs of its host again.
+        """
         self._db: sqlite3.Connection
         """Connection of the current transaction."""
         try:
@@ -138,6 +147,7 @@ class SQLiteUrlTable:
         except BaseException:
             self.totals, self._hosts = before
             self._numbers.clear()
+            self._reached.clear()
             self._page = None
             undone()
             raise
@@ -184,6 +194,8 @@ class SQLiteUrlTable:
         """Store the URLs of one host that were never seen; return how many were new."""
         new = [url for url in urls if self.mark(host, url)]
         if new:
+            if host in self._reached and rank < self._reached[host][0]:
+                del self._reached[host]
             page = None if parent is None else self._page_number(parent)
             rows = [(host, rank, page, *_parts(url)) for url in new]
             self._db.executemany("INSERT INTO urls (host, rank, page, secure, target) VALUES (?, ?, ?, ?, ?)", rows)
@@ -208,13 +220,23 @@ class SQLiteUrlTable:
 
     def take(self, host: int, leased: Container[int], count: int) -> UrlRow:
         """Return the first URL of a host that is not leased, and count a try."""
-        for values in self._db.execute(_FIRST, (host, count + 1)):
-            if values[0] not in leased:
-                row = self._sound(msgspec.convert, values, _Row)
-                tries = self._tries.get(row.id, 0)
-                self._set_tries(row.id, tries + 1)
-                return UrlRow(row.id, row.url, row.name, row.rank, row.parent, tries, row.host_pages)
+        most = count + 1
+        queries: list[tuple[str, tuple[int, ...]]] = [(_AFTER_RANK, (host, _LEAST, most))]
+        if reached := self._reached.pop(host, None):
+            queries = [(_OF_RANK, (host, *reached, most)), (_AFTER_RANK, (host, reached[0], most))]
+        for query, values in queries:
+            for found in self._db.execute(query, values):
+                if found[0] not in leased:
+                    return self._taken(host, self._sound(msgspec.convert, found, _Row), count)
         raise Unsound(f"a URL is missing of host {host}")
+
+    def _taken(self, host: int, row: _Row, count: int) -> UrlRow:
+        """Return a row that is leased now, and count a try."""
+        if count:
+            self._reached[host] = row.rank, row.id
+        tries = self._tries.get(row.id, 0)
+        self._set_tries(row.id, tries + 1)
+        return UrlRow(row.id, row.url, row.name, row.rank, row.parent, tries, row.host_pages)
 
     def _set_tries(self, number: int, tries: int) -> None:
         """Store the number of unanswered tries of a URL."""
@@ -227,6 +249,7 @@ class SQLiteUrlTable:
 
     def put_back(self, row: UrlRow, *, is_answered: bool, last: bool = False) -> None:
         """Queue a leased URL again, whose row never left the table; with `last`, at a priority one lower."""
+        self._reached.clear()
         if last:
             self._db.execute("UPDATE urls SET rank = ? WHERE id = ?", (demoted(row.rank), row.id))
         if is_answered:

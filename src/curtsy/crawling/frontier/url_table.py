@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager
 from heapq import heappop, heappush
 from itertools import islice
-from typing import Any, Protocol, overload
+from typing import Any, overload
 
 import msgspec
 
@@ -69,94 +69,6 @@ class Totals(msgspec.Struct, gc=False, array_like=True):
         return Counts(self.added - self.done - self.failed - leased, leased, self.done, self.failed, hosts)
 
 
-class UrlTable(Protocol):
-    """Interface of the URL tables. Hosts are identified by small numbers, from 1.
-
-    Calls that change the table require a transaction.
-    """
-
-    totals: Totals
-
-    def transaction(self, undone: Callable[[], None]) -> AbstractContextManager[None]:
-        """Return a context manager that makes the changes within it one transaction.
-
-        If the block raises, a table on disk undoes the changes and calls `undone`; then the caller must read `queues`
-        again. A table in memory keeps the changes.
-        """
-        ...
-
-    def number(self, host: str) -> int:
-        """Return the number of a host; assign one to a new host."""
-        ...
-
-    def find(self, host: str) -> int | None:
-        """Return the number of a host; None if it has no number."""
-        ...
-
-    def name(self, number: int) -> str:
-        """Return the host with a number."""
-        ...
-
-    def hosts(self) -> int:
-        """Return the number of hosts."""
-        ...
-
-    def put(self, host: int, urls: Sequence[str], rank: int, parent: str | None) -> int:
-        """Store the URLs of one host that were never seen; return how many were new."""
-        ...
-
-    def mark(self, host: int, url: str) -> bool:
-        """Count a URL of a host as seen; return whether it is new."""
-        ...
-
-    def has_seen(self, host: int, url: str) -> bool:
-        """Return whether a URL of a host was ever stored or marked."""
-        ...
-
-    def take(self, host: int, leased: Container[int], count: int) -> UrlRow:
-        """Return the first URL of a host that is not leased, and count a try.
-
-        `leased` holds the ids of leased URLs, and `count` is how many of them belong to the host. The host must have
-        another URL.
-        """
-        ...
-
-    def put_back(self, row: UrlRow, *, is_answered: bool, last: bool = False) -> None:
-        """Queue a leased URL again at its old position; with `last`, at a priority one lower.
-
-        With `is_answered`, the lease does not count among the URL's tries. Without both, no transaction is required.
-        """
-        ...
-
-    def finish(self, row: UrlRow, *, is_page: bool) -> None:
-        """Remove a leased URL that is done; with `is_page`, count a page for its host."""
-        ...
-
-    def fail(self, row: UrlRow, reason: str) -> None:
-        """Remove a leased URL that failed, and store the reason."""
-        ...
-
-    def failures(self) -> list[tuple[str, str]]:
-        """Return the failed URLs, each with its reason, in order."""
-        ...
-
-    def note(self, notes: Mapping[str, Any]) -> None:
-        """Store plain values by name."""
-        ...
-
-    def notes(self) -> dict[str, Any]:
-        """Return all stored notes."""
-        ...
-
-    def queues(self) -> Iterable[tuple[int, int, str]]:
-        """Return each host that has queued or leased URLs: its number, their count, its name."""
-        ...
-
-    def close(self) -> None:
-        """Release all resources."""
-        ...
-
-
 def rank_of(depth: int, priority: int, hops: int = 0) -> int:
     """Return the sort key of a URL among those of its host; the least goes first.
 
@@ -165,19 +77,9 @@ def rank_of(depth: int, priority: int, hops: int = 0) -> int:
     return (-priority << 20) + (min(max(depth, 0), DEEPEST) << 4) + min(max(hops, 0), FARTHEST)
 
 
-def depth_of(rank: int) -> int:
-    """Return the depth in a rank."""
-    return rank >> 4 & DEEPEST
-
-
-def hops_of(rank: int) -> int:
-    """Return the number of redirects in a rank."""
-    return rank & FARTHEST
-
-
-def priority_of(rank: int) -> int:
-    """Return the priority in a rank."""
-    return -(rank >> 20)
+def rank_parts(rank: int) -> tuple[int, int, int]:
+    """Return the depth, the priority and the number of redirects in a rank."""
+    return rank >> 4 & DEEPEST, -(rank >> 20), rank & FARTHEST
 
 
 def demoted(rank: int) -> int:
@@ -202,7 +104,10 @@ def skip_mark(url: str) -> str:
 
 
 class MemoryUrlTable:
-    """URL table in memory."""
+    """URL table in memory. Hosts are identified by small numbers, from 1.
+
+    `SQLiteUrlTable` has the same methods. There, calls that change the table require a transaction.
+    """
 
     def __init__(self) -> None:
         self.totals = Totals()
@@ -271,7 +176,11 @@ class MemoryUrlTable:
         return fingerprint(url) in self._seen
 
     def take(self, host: int, leased: Container[int], count: int) -> UrlRow:
-        """Return the first URL of a host, and count a try. Leased URLs are not in its queue."""
+        """Return the first URL of a host that is not leased, and count a try. The host must have one.
+
+        `leased` has the ids of leased URLs, and `count` is how many of them belong to the host. In memory, leased URLs
+        are not in its queue.
+        """
         queue = self._queues[host]
         rank, number, url, parent = heappop(queue)
         if isinstance(url, bytes):
@@ -283,7 +192,10 @@ class MemoryUrlTable:
         return UrlRow(number, url, self._names[host], rank, parent, tries, self._pages[host])
 
     def put_back(self, row: UrlRow, *, is_answered: bool, last: bool = False) -> None:
-        """Queue a leased URL again at its old position; with `last`, at a priority one lower."""
+        """Queue a leased URL again at its old position; with `last`, at a priority one lower.
+
+        With `is_answered`, the lease does not count among the URL's tries. Without both, no transaction is required.
+        """
         rank = demoted(row.rank) if last else row.rank
         heappush(self._queues[self._numbers[row.host]], (rank, row.id, row.url, row.parent))
         if is_answered:
