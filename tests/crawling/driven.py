@@ -131,10 +131,10 @@ class OnLoop(Driven):
 def local(
     path: Path | str | None = None,
     *,
-    fresh: bool = False,
+    restart: bool = False,
     concurrency: Concurrency = 1,
     lease: float = LEASE,
     clock: Callable[[], float] = monotonic,
 ) -> Driven:
     """A frontier of one process: in a file, or in memory."""
-    return Driven(LocalFrontier(path, fresh=fresh, concurrency=concurrency, lease=lease, clock=clock))
+    return Driven(LocalFrontier(path, restart=restart, concurrency=concurrency, lease=lease, clock=clock))

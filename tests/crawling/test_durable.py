@@ -172,7 +172,7 @@ def test_what_was_out_waits_again_and_an_old_claim_is_worth_nothing(path: Path) 
 
 def test_fresh_begins_anew(path: Path) -> None:
     fill(path)
-    frontier = local(path, fresh=True)
+    frontier = local(path, restart=True)
 
     assert frontier.counts() == Counts(queued=0, leased=0, done=0, failed=0, hosts=0)
     assert frontier.notes() == {}
@@ -233,7 +233,7 @@ def test_a_second_process_is_refused_and_told_who_has_it(path: Path, snapshot: S
         from tests.crawling.driven import local
 
         try:
-            local(sys.argv[1], fresh=len(sys.argv) > 2)
+            local(sys.argv[1], restart=len(sys.argv) > 2)
         except StoreError as error:
             print(error)
     """
@@ -374,7 +374,7 @@ def test_a_damaged_file_is_an_error_that_says_what_to_do_and_is_left_alone(
         assert str(path) in str(told.value)
 
     assert path.read_bytes() == ruin
-    frontier = local(path, fresh=True)
+    frontier = local(path, restart=True)
     assert frontier.add(URLS) == len(URLS)
     frontier.close()
 

@@ -133,7 +133,6 @@ def test_no_secret_stands_in_a_line() -> None:
         url=SECRET_URL,
         parent=SECRET_URL,
         canonical=SECRET_URL,
-        duplicate_of=SECRET_URL,
         links=("https://example.org/b?page=1", SECRET_URL),
         headers=fields,
         request_headers=Headers([("Authorization", "s3cret"), ("Referer", SECRET_URL)]),

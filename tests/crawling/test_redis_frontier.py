@@ -620,11 +620,11 @@ async def test_a_fresh_start_is_refused_while_others_are_at_work(make: Make, job
     [claimed] = await old.claim()
 
     with pytest.raises(PolicyError, match=re.escape(job)) as told:
-        await make(fresh=True).check()
+        await make(restart=True).check()
     snapshot(str(told.value))
     assert (await make().counts()).leased == 1
 
-    again = make(fresh=True, worker="old")  # it was killed, and comes back
+    again = make(restart=True, worker="old")  # it was killed, and comes back
     assert await again.counts() == Counts(queued=0, leased=0, done=0, failed=0, hosts=0)
     assert await again.notes() == {}
     assert await add(again, *urls("a.org", 1)) == 1

@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from curtsy.client import session_of
 from curtsy.core.amendment import Reset
+from curtsy.core.message import Instant, Now
+from curtsy.core.policy import Policy
 from curtsy.core.statistics import Lately, StatisticsSnapshot
 from curtsy.engine.alerts import ALERTS, AlertWatch, alerts_of, budget_used
+from curtsy.engine.host_view import HostView, view_of
 from tests.client.fetching import UNPACED, client, domain_of
 from tests.support.polling import until
 from tests.support.site import Reply, Site
 from tests.support.snapshot import Snapshot
 
 
-@dataclass(frozen=True)
-class Standing:
-    """How a host stands."""
-
-    domain: str = "example.org"
-    breaker: str = "closed"
-    requests_today: int = 0
-    max_requests_per_day: int = 200
-    pages_today: int = 0
-    max_pages_per_day: int = 100
+def standing(domain: str = "example.org", breaker: str = "closed", **changes: Any) -> HostView:
+    """How a host stands that was never asked, but for the changes."""
+    view = view_of(domain, None, Now(Instant(0), 0), Policy())
+    return replace(view, breaker=breaker, **changes)
 
 
-def names(lately: Lately, *hosts: Standing) -> list[str]:
+def names(lately: Lately, *hosts: HostView) -> list[str]:
     return [alert.name for alert in alerts_of(StatisticsSnapshot(lately=lately), hosts)]
 
 
@@ -53,24 +51,24 @@ def test_what_was_counted_is_alarming_above_exact_bounds(lately: Lately, found: 
 @pytest.mark.parametrize(
     ("host", "found"),
     [
-        (Standing(), []),
-        (Standing(breaker="open"), ["breaker_open"]),
-        (Standing(breaker="half_open"), []),
-        (Standing(requests_today=179), []),
-        (Standing(requests_today=180), ["budget_nearly_used"]),
-        (Standing(pages_today=90), ["budget_nearly_used"]),
-        (Standing(requests_today=500, max_requests_per_day=0), []),
-        (Standing(requests_today=200, breaker="open"), ["breaker_open", "budget_nearly_used"]),
+        (standing(), []),
+        (standing(breaker="open"), ["breaker_open"]),
+        (standing(breaker="half_open"), []),
+        (standing(requests_today=179), []),
+        (standing(requests_today=180), ["budget_nearly_used"]),
+        (standing(pages_today=90), ["budget_nearly_used"]),
+        (standing(requests_today=500, max_requests_per_day=0), []),
+        (standing(requests_today=200, breaker="open"), ["breaker_open", "budget_nearly_used"]),
     ],
 )
-def test_how_a_host_stands_is_alarming_above_exact_bounds(host: Standing, found: list[str]) -> None:
+def test_how_a_host_stands_is_alarming_above_exact_bounds(host: HostView, found: list[str]) -> None:
     """Q10, Issue 7: a breaker is open; nine tenths of a budget are used"""
     assert names(Lately(), host) == found
 
 
 def test_an_alert_names_the_first_hosts_and_counts_the_others(snapshot: Snapshot) -> None:
     """Q10"""
-    hosts = [Standing(f"{number}.example", "open") for number in range(12)]
+    hosts = [standing(f"{number}.example", "open") for number in range(12)]
 
     [alert] = alerts_of(StatisticsSnapshot(), hosts)
 
@@ -78,7 +76,7 @@ def test_an_alert_names_the_first_hosts_and_counts_the_others(snapshot: Snapshot
     assert re.findall(r"\d+\.example", alert.message) == list(alert.domains)
     assert "2 more" in alert.message
     snapshot(alert.message)
-    assert budget_used(Standing(requests_today=50, pages_today=50)) == 0.5
+    assert budget_used(standing(requests_today=50, pages_today=50)) == 0.5
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
@@ -91,7 +89,7 @@ def test_an_alert_is_told_once_when_it_begins_and_once_when_it_ends(caplog: pyte
     """Q10"""
     caplog.set_level(logging.INFO, "curtsy")
     watch = AlertWatch()
-    trouble = alerts_of(StatisticsSnapshot(lately=Lately(trips=6)), [Standing(breaker="open")])
+    trouble = alerts_of(StatisticsSnapshot(lately=Lately(trips=6)), [standing(breaker="open")])
 
     for alerts in ((), trouble, trouble, trouble[1:], (), (), trouble[:1]):
         watch.look(alerts)

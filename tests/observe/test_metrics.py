@@ -38,7 +38,7 @@ from curtsy.stores.memory import MemoryStore
 from curtsy.testing import FakeClock
 from tests.client.fetching import UNPACED, client, domain_of
 from tests.observe.recording import NOON, fetched, refused, tallied
-from tests.observe.test_alerts import Standing
+from tests.observe.test_alerts import standing
 from tests.support.site import Reply, Site
 from tests.support.snapshot import Snapshot
 
@@ -170,7 +170,7 @@ def test_what_processes_have_counted_never_falls_when_one_is_forgotten() -> None
 
 def test_how_hosts_stand_is_told_too() -> None:
     """Issue 7: open breakers, budgets, alerts"""
-    hosts = [Standing("a.example", "open"), Standing("b.example", requests_today=190), Standing("c.example", "open")]
+    hosts = [standing("a.example", "open"), standing("b.example", requests_today=190), standing("c.example", "open")]
     history = [fetched("a.example"), fetched("b.example"), *[refused("a.example")] * 3]
 
     found = parsed(metrics_text(Collector(tallied(*history).snapshot, lambda: hosts)))
@@ -373,7 +373,7 @@ def test_the_alert_rules_pass_the_checks_of_their_makers(promtool: str, tmp_path
 def test_the_metrics_pass_the_checks_of_their_makers(promtool: str) -> None:
     """Issue 7: names, units, types, help"""
     history = [fetched(), refused(), fetched(reason="timeout", status=None)]
-    text = metrics_text(Collector(tallied(*history).snapshot, lambda: [Standing()]))
+    text = metrics_text(Collector(tallied(*history).snapshot, lambda: [standing()]))
 
     checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, check=False)
 

@@ -13,7 +13,7 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol
 
-from curtsy.core.effects import FetchRequest, Send, Settle
+from curtsy.core.effects import FetchRequest, Flow, Send, Settle
 from curtsy.core.errors import Reason
 from curtsy.core.flow import fetch
 from curtsy.core.message import SECOND, Failure, Reply, Request, Response, Url
@@ -22,7 +22,7 @@ from curtsy.core.result import FetchResult
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done
 from curtsy.crawling.running_fetches import MAX_WAIT
 from curtsy.engine.context import Context, HeldResources
-from curtsy.engine.driver import Driver, Flow
+from curtsy.engine.driver import Driver
 from curtsy.engine.gate import Gate, Ticket
 from curtsy.engine.store_driver import Finished, Procedure, Sleep
 from curtsy.engine.timers import Waiter

@@ -81,9 +81,6 @@ class CrawledPage(msgspec.Struct, frozen=True):
     """Minimum number of links missing in `links`: the page has more than `max_links_per_page`, or takes too long to
     read."""
 
-    duplicate_of: str | None = None
-    """Page of this crawl with the same body, if duplicates are searched."""
-
     record: FetchRecord | None = None
     """Record of the fetch: attempts, waits, bytes."""
 

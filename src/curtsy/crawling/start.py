@@ -150,13 +150,13 @@ def _open_frontier(
     url = session.store_url
     if folder is None or url is None or not url.startswith(SHARED):
         path = None if folder is None else folder / FRONTIER
-        return LocalFrontier(path, fresh=restart, concurrency=concurrency, clock=session.timers.now), None
+        return LocalFrontier(path, restart=restart, concurrency=concurrency, clock=session.timers.now), None
     from curtsy.crawling.frontier.redis import RedisFrontier
 
     who = WorkerId(folder)
     try:
         return RedisFrontier(
-            url, folder.name, worker=who.name, concurrency=concurrency, lease=lease, fresh=restart
+            url, folder.name, worker=who.name, concurrency=concurrency, lease=lease, restart=restart
         ), who  # fmt: skip
     except BaseException:
         who.close()

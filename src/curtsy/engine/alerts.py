@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -36,40 +36,6 @@ ALERTS = ("breaker_open", "many_blocked", "many_trips", "budget_nearly_used")
 """All alert names, in the order of their output."""
 
 
-class Watched(Protocol):
-    """State of a host at one moment, as far as alerts need it. `HostView` implements it."""
-
-    @property
-    def domain(self) -> str:
-        """Return the host's name."""
-        ...
-
-    @property
-    def breaker(self) -> str:
-        """Return `closed`, `open` or `half_open`."""
-        ...
-
-    @property
-    def requests_today(self) -> int:
-        """Return the requests counted against today's budget."""
-        ...
-
-    @property
-    def max_requests_per_day(self) -> int:
-        """Return the daily request limit; 0 means unlimited."""
-        ...
-
-    @property
-    def pages_today(self) -> int:
-        """Return the pages counted against today's budget."""
-        ...
-
-    @property
-    def max_pages_per_day(self) -> int:
-        """Return the daily page limit; 0 means unlimited."""
-        ...
-
-
 class Alert(msgspec.Struct, frozen=True):
     """Condition that an operator should look at."""
 
@@ -83,13 +49,13 @@ class Alert(msgspec.Struct, frozen=True):
     """First `MOST_NAMED` affected hosts; empty if the alert concerns all hosts together."""
 
 
-def budget_used(host: Watched) -> float:
+def budget_used(host: HostView) -> float:
     """Return the used share of the daily budget: the larger of requests and pages."""
     spent = ((host.requests_today, host.max_requests_per_day), (host.pages_today, host.max_pages_per_day))
     return max((count / limit for count, limit in spent if limit), default=0.0)
 
 
-def alerts_of(statistics: StatisticsSnapshot, hosts: Iterable[Watched] = ()) -> tuple[Alert, ...]:
+def alerts_of(statistics: StatisticsSnapshot, hosts: Iterable[HostView] = ()) -> tuple[Alert, ...]:
     """Return the alerts for the last hour's counts and the hosts' current state."""
     lately, hosts = statistics.lately, list(hosts)
     tripped = [host.domain for host in hosts if host.breaker == State.OPEN]

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from types import GeneratorType
@@ -27,6 +27,7 @@ from curtsy.core.effects import (
     Effect,
     Enter,
     FetchRequest,
+    Flow,
     Hold,
     Keep,
     Later,
@@ -54,7 +55,6 @@ from curtsy.system.log import library_logger
 from curtsy.system.threads import in_thread
 
 Result = TypeVar("Result")
-Flow = Generator[Effect, Any, Result]
 
 _log = library_logger("drive")
 _gate_log = library_logger("gate")

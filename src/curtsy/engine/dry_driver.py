@@ -11,7 +11,7 @@ from typing import Any
 
 from curtsy.cache.keys import PageCache
 from curtsy.core.cache import Mode
-from curtsy.core.effects import Effect, FetchRequest, Keep, Later, Recall, Send, Tell
+from curtsy.core.effects import Effect, FetchRequest, Flow, Keep, Later, Recall, Send, Tell
 from curtsy.core.flow import fetch
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Instant, Now, Url
@@ -20,7 +20,7 @@ from curtsy.core.record import Record
 from curtsy.core.result import FetchResult
 from curtsy.core.rules import Rules
 from curtsy.engine.context import Context, rules_key
-from curtsy.engine.driver import Driver, Flow
+from curtsy.engine.driver import Driver
 from curtsy.engine.gate import GLOBAL, Gate
 from curtsy.engine.timers import TaskWaiter, Waiter
 from curtsy.stores import AsyncStore, Step

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple, TypeVar
 from curtsy.core.errors import PolicyError, not_imported
 from curtsy.core.message import SECOND
 from curtsy.core.statistics import Distribution, HostStatistics, ProcessStatistics, StatisticsSnapshot, summed
-from curtsy.engine.alerts import ALERTS, NEARLY, Watched, alerts_of, budget_used
+from curtsy.engine.alerts import ALERTS, NEARLY, alerts_of, budget_used
 from curtsy.engine.counters import read_statistics
+from curtsy.engine.host_view import HostView
 from curtsy.stores import Store
 
 try:
@@ -39,7 +40,7 @@ OTHER = "other"
 Source = Callable[[], StatisticsSnapshot]
 """Source of statistics: `client.stats`, or a `StoreSource`. Its counts must never decrease."""
 
-Hosts = Callable[[], Iterable[Watched]]
+Hosts = Callable[[], Iterable[HostView]]
 """Source of the current state of hosts: `views(store, policies)`."""
 
 
@@ -148,7 +149,7 @@ class Collector(PrometheusCollector):
             self._counted = dict(shown)
         return [*shown, (OTHER, self._other)]
 
-    def _standing(self, statistics: StatisticsSnapshot, hosts: list[Watched], names: list[str]) -> Iterator[Metric]:
+    def _standing(self, statistics: StatisticsSnapshot, hosts: list[HostView], names: list[str]) -> Iterator[Metric]:
         open_, used, opens, nearly, alert = (described.family(GaugeMetricFamily) for described in GAUGES)
         alerts = alerts_of(statistics, hosts)
         for host in hosts:

@@ -85,20 +85,20 @@ class _UsedSlots:
 class LocalFrontier:
     """Frontier of one process: in the SQLite file at `path`, or in memory if `path` is None.
 
-    One process at a time may open a file; a second process gets FileInUse. `fresh` discards the file's contents. A
-    damaged file raises StoreError and is kept as it is: only `fresh` replaces it.
+    One process at a time may open a file; a second process gets FileInUse. `restart` discards the file's contents. A
+    damaged file raises StoreError and is kept as it is: only `restart` replaces it.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str] | None = None,
         *,
-        fresh: bool = False,
+        restart: bool = False,
         concurrency: Concurrency = 1,
         lease: float = LEASE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._table = MemoryUrlTable() if path is None else SQLiteUrlTable(path, fresh=fresh)
+        self._table = MemoryUrlTable() if path is None else SQLiteUrlTable(path, restart=restart)
         self._concurrency = concurrency
         self._lease = round(lease * SECOND)
         self._clock = clock
@@ -329,7 +329,7 @@ class LocalFrontier:
 
 def read_job(path: str | os.PathLike[str]) -> tuple[Counts, dict[str, Any]]:
     """Return the counts and notes of the frontier in a file. Raises FileInUse if a crawl uses it, or StoreError."""
-    with contextlib.closing(SQLiteUrlTable(path, fresh=False)) as table:
+    with contextlib.closing(SQLiteUrlTable(path, restart=False)) as table:
         return table.totals.counts(leased=0, hosts=table.hosts()), table.notes()
 
 

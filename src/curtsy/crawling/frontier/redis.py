@@ -86,7 +86,7 @@ _WIDTHS = (4, 8, 16, 32, 64, 64, 64, 64)
 class RedisFrontier:
     """Frontier on a Redis server, common to all workers that give the same `job` on any machine.
 
-    `worker` names this worker and must be unique; None generates a name. `fresh` starts the job over. While other
+    `worker` names this worker and must be unique; None generates a name. `restart` starts the job over. While other
     workers are active, it raises PolicyError. `partitions` applies to a new job only. `timeout` is the seconds to wait
     for the server. Server problems raise StoreError, and the call may then be repeated. `clock` replaces the server's
     time, in tests.
@@ -102,7 +102,7 @@ class RedisFrontier:
         worker: str | None = None,
         concurrency: Concurrency = 1,
         lease: float = LEASE,
-        fresh: bool = False,
+        restart: bool = False,
         partitions: int = PARTITIONS,
         timeout: float = TIMEOUT,
         clock: Callable[[], float] | None = None,
@@ -121,7 +121,7 @@ class RedisFrontier:
         self._concurrency = concurrency
         self._lease = microseconds(lease)
         self._margin = microseconds(min(MARGIN, lease / 10))
-        self._fresh = fresh
+        self._restart = restart
         self._count = partitions
         self._clock = clock or time.monotonic
         self._job: SharedJob | None = None
@@ -418,7 +418,9 @@ class RedisFrontier:
         if self._is_closed:
             raise StoreError(f"the job {self._name!r} was used after close(). Open another frontier.")
         if self._job is None:
-            self._job = await self._registry.open(self._name, self._worker, partitions=self._count, fresh=self._fresh)
+            self._job = await self._registry.open(
+                self._name, self._worker, partitions=self._count, restart=self._restart
+            )
             self._partitions = Partitions(self._worker, self._job.partitions)
         return self._job
 

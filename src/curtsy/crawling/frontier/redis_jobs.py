@@ -129,12 +129,12 @@ class RedisJobs:
         [[born, partitions]] = await self.demand([Call(("HMGET", f"{home(name)}:meta", "born", "partitions"))])
         return None if born is None else SharedJob(name, int(born), int(partitions))
 
-    async def open(self, name: str, worker: str, *, partitions: int, fresh: bool) -> SharedJob:
-        """Return the job with a name; create it if it is new or if `fresh` is set.
+    async def open(self, name: str, worker: str, *, partitions: int, restart: bool) -> SharedJob:
+        """Return the job with a name; create it if it is new or if `restart` is set.
 
-        Raise PolicyError for `fresh` while other workers are present, and for a job of another format.
+        Raise PolicyError for `restart` while other workers are present, and for a job of another format.
         """
-        words = (self.now(), round(PRESENCE * SECOND), worker, partitions, FORMAT, int(fresh))
+        words = (self.now(), round(PRESENCE * SECOND), worker, partitions, FORMAT, int(restart))
         replies = await self.demand([Call(("SADD", _NAMES, name)), OPEN.on(home(name), *words)])
         born, count, format, others = map(int, replies[1])
         shown = self.server.address.shown
@@ -150,7 +150,7 @@ class RedisJobs:
         # Scripts refuse a partition without a ticket, so a worker's late call cannot recreate a forgotten one.
         first = [Call(("HSETNX", f"{job.base(number)}:state", "ticket", born)) for number in range(count)]
         await self.demand(first)
-        if fresh:
+        if restart:
             await self._sweep(name, but=job)
         return job
 

@@ -457,16 +457,16 @@ OPEN = _script(
     _TIME,
     r"""
 local meta, workers = KEYS[1] .. ':meta', KEYS[1] .. ':workers'
-local worker, is_fresh = ARGV[3], ARGV[6] == '1'
+local worker, is_restart = ARGV[3], ARGV[6] == '1'
 local born, partitions, format = unpack(redis.call('HMGET', meta, 'born', 'partitions', 'format'))
-if born and is_fresh then
+if born and is_restart then
   redis.call('ZREM', workers, worker)
   local others = redis.call('ZCOUNT', workers, now - ARGV[2], '+inf')
   if others > 0 then
     return {born, partitions, format, others}
   end
 end
-if not born or is_fresh then
+if not born or is_restart then
   born, partitions, format = string.format('%.0f', present), ARGV[4], ARGV[5]
   redis.call('DEL', workers, KEYS[1] .. ':notes')
   redis.call('HSET', meta, 'born', born, 'partitions', partitions, 'format', format)

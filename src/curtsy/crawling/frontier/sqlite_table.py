@@ -107,9 +107,9 @@ class _Row(msgspec.Struct, array_like=True, gc=False):
 
 
 class SQLiteUrlTable:
-    """URL table in a SQLite file. `fresh` discards the file's contents."""
+    """URL table in a SQLite file. `restart` discards the file's contents."""
 
-    def __init__(self, path: str | os.PathLike[str], *, fresh: bool) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, restart: bool) -> None:
         path = os.path.abspath(os.path.expanduser(path))
         self._file = _FrontierFile(path, FORMAT, patience=_LOCK_WAIT, exclusive=True)
         self._file.is_suspect = True  # damage is reported before anything is claimed
@@ -125,7 +125,7 @@ class SQLiteUrlTable:
         self._db: sqlite3.Connection
         """Connection of the current transaction."""
         try:
-            if fresh:
+            if restart:
                 self._file.delete()
             [totals] = self._rows("SELECT added, done, failed FROM totals") or [None]
             self.totals = self._sound(msgspec.convert, totals, Totals)

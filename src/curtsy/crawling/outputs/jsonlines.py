@@ -25,7 +25,7 @@ BodyForm = Literal["none", "text", "base64"]
 HIDDEN = frozenset({"authorization", "proxy-authorization", "cookie", "cookie2", "set-cookie", "set-cookie2"})
 """Header fields, in lower case, that no output contains (F62)."""
 
-_URLS = ("url", "final_url", "parent", "canonical", "duplicate_of")
+_URLS = ("url", "final_url", "parent", "canonical")
 _COPIED = (
     "status", "fetched_at", "content_type", "encoding", "title", "text", "depth", "redirected", "directives", "signals",
     "links_cut", "cache",
@@ -73,7 +73,6 @@ class PageEntry(msgspec.Struct, frozen=True):
     directives: tuple[str, ...]
     signals: tuple[str, ...]
     links_cut: int
-    duplicate_of: str | None
     cache: str | None
     headers: dict[str, str]
     """Headers by lower-case name; repeated ones are joined by commas, as in HTTP."""

@@ -1,14 +1,13 @@
-// The page of `curtsy serve`. No framework and no build step: what stands here is what runs.
+// The page of `curtsy serve`, without a framework or build step.
 //
-// Everything that came from a site goes into the page as text. There is no innerHTML in this file, and the content
-// security policy would make one an error.
+// Data of sites is inserted as text. This file does not use innerHTML, and the content security policy forbids it.
 //
-// The server sorts, searches and cuts the table; it sends a row again only when it has changed. Instants come as epoch
-// seconds; how long ago or ahead that is, is counted here, once a second, for what is on the screen.
+// The server sorts, filters and pages the table, and sends a row again only when it has changed. Instants are epoch
+// seconds; this file computes the relative times on the screen once a second.
 
 const ROWS = 50;
-const WINDOW = 300; // seconds that the small charts show at most
-const NOW_AND_THEN = 5000; // milliseconds between two readings of what seldom changes
+const WINDOW = 300; // maximum seconds in the small charts
+const NOW_AND_THEN = 5000; // milliseconds between two reads of data that seldom changes
 
 const $ = (id) => document.getElementById(id);
 
@@ -107,7 +106,7 @@ function meter(share = 0) {
   return element;
 }
 
-// A bar that only compares: nothing about it is alarming.
+// A bar for comparison, in neutral colours.
 function part(share) {
   const bar = h("span");
   bar.style.width = `${share * 100}%`;
@@ -122,10 +121,10 @@ function say(text) {
   put($("said"), text);
 }
 
-// --- Talking to the server ------------------------------------------------------------------------------------------
+// --- Requests to the server ------------------------------------------------------------------------------------------
 
 let session = null;
-let skew = 0; // what to add to our clock to have the store's
+let skew = 0; // difference between the store's clock and ours
 
 const now = () => Date.now() / 1000 + skew;
 
@@ -153,7 +152,7 @@ async function act(action) {
     return await send();
   } catch (error) {
     if (error.status !== 403) throw error;
-    session = await ask("/api/session"); // the server was started again meanwhile, and knows another one
+    session = await ask("/api/session"); // the server was restarted and has a new session
     return send();
   }
 }
@@ -167,7 +166,7 @@ const stream = {
     this.close();
     this.path = path;
     this.take = take;
-    if (document.hidden) return; // opened when somebody looks
+    if (document.hidden) return; // opened when the page becomes visible
     const source = new EventSource(path);
     this.source = source;
     source.onmessage = (event) => {
@@ -206,7 +205,7 @@ function trouble(news) {
 
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) {
-    stream.close(); // a page that nobody sees costs nothing
+    stream.close(); // a hidden page costs nothing
     live("connecting", "Asleep");
   } else stream.again();
 });
@@ -246,7 +245,7 @@ function makeFigures() {
   }
 }
 
-// The rate over the seconds before each sample: what processes have counted they tell only now and then.
+// The rate over the seconds before each sample: processes publish their counts only every few seconds.
 function rates(of, over) {
   const found = [];
   let first = 0;
@@ -362,7 +361,7 @@ function drawCrawls() {
   });
 }
 
-const nameOf = (crawl) => `${crawl.job} ${crawl.process}`; // many may work on one job
+const nameOf = (crawl) => `${crawl.job} ${crawl.process}`; // several workers may share a job
 
 function makeCrawl(crawl) {
   const parts = { title: h("h3"), seeds: h("span", { class: "seeds" }), left: h("span", { class: "left" }), numbers: h("p", { class: "numbers" }), bar: h("span"), body: h("tbody"), summary: h("summary") };
@@ -450,7 +449,7 @@ function sortBy(column) {
   say(`Sorted by ${column.title}, ${query.order === "asc" ? "ascending" : "descending"}.`);
 }
 
-// What was charged to a budget: only processes that have a limit charge what they send.
+// Charges of a budget: only processes with a limit charge their requests.
 const budget = (charged, limit) => (limit ? `${count(charged)} of ${count(limit)}` : charged ? `${count(charged)}, no limit` : "no limit");
 
 function makeRow(domain) {
@@ -484,7 +483,7 @@ function showRow(entry, row) {
   }
 }
 
-// What changes by the mere passing of time.
+// Values that change with time alone.
 function tickRow({ row, parts }) {
   const left = row.until === null ? null : row.until - now();
   put(parts.next, row.state === "free" || row.state === "fetching" || (left !== null && left <= 0) ? "now" : left !== null ? `in ${span(left)}` : row.state === "trial" ? "one request" : "–");
@@ -510,7 +509,7 @@ function drawTable(news) {
       }
     }
     let place = body.firstElementChild;
-    for (const domain of order) { // rows that stand where they should are not touched, so that the focus stays
+    for (const domain of order) { // rows in the right place are not touched, to keep the focus
       const element = rows.get(domain)?.element;
       if (!element) continue;
       if (element === place) place = place.nextElementSibling;
@@ -576,8 +575,8 @@ function openOverview() {
 
 // --- One host -------------------------------------------------------------------------------------------------------
 
-let host = null; // what is known of the one that is shown
-let known_at = 0; // when what seldom changes was read
+let host = null; // data of the displayed host
+let known_at = 0; // last read of the data that seldom changes
 
 async function openHost(domain) {
   stream.close();
@@ -712,7 +711,7 @@ function tickFetches() {
   for (const cell of document.querySelectorAll("#fetches [data-at]")) put(cell, ago(cell.dataset.at));
 }
 
-// Each fetch a stem: where it stands is when it ended, its height how long it took (the root of it, so that all show).
+// One stem per fetch: its position is the end of the fetch, its height the square root of the duration.
 function drawTimeline(fetches) {
   if (!fetches.length) return;
   const first = fetches.at(-1).at;
@@ -775,7 +774,7 @@ async function intervene(action, said) {
     put($("act-said"), said);
     drawHost();
     drawPolicy();
-    const focused = document.activeElement; // the button may be gone with what it did
+    const focused = document.activeElement; // the action may have removed the button
     if (focused === document.body || focused.disabled || focused.offsetParent === null) $("host-title").focus();
   } catch (error) {
     failed(error, $("act-said"));
@@ -801,7 +800,7 @@ async function openWhy(url) {
   try {
     const found = await ask(`/api/why?${new URLSearchParams({ url })}`);
     const kind = found.verdict === "allowed" && found.allowed_in ? "later" : found.verdict;
-    const titles = { allowed: "Yes, now", later: "Yes, but not yet", cached: "Yes, from the cache", refused: "No", unknown: "Nobody knows yet" };
+    const titles = { allowed: "Yes, now", later: "Yes, but not yet", cached: "Yes, from the cache", refused: "No", unknown: "Not known yet" };
     const message = found.message.startsWith("http") ? found.message : found.message.charAt(0).toUpperCase() + found.message.slice(1);
     $("why-answer").replaceChildren(
       h("div", { class: `verdict v-${kind}` }, h("h2", {}, titles[kind]), h("p", {}, message), h("p", { class: "mono" }, found.url), h("p", { class: "quiet-words" }, `as ${found.user_agent}. `, link(found.domain))),
@@ -814,7 +813,7 @@ async function openWhy(url) {
   }
 }
 
-// --- Going about ----------------------------------------------------------------------------------------------------
+// --- Navigation ----------------------------------------------------------------------------------------------------
 
 function show(page, title) {
   for (const each of ["overview", "host", "why", "login"]) $(each).hidden = each !== page;
@@ -871,7 +870,7 @@ async function start() {
   }
 }
 
-// --- Hands ----------------------------------------------------------------------------------------------------------
+// --- Actions ----------------------------------------------------------------------------------------------------------
 
 let typing = 0;
 $("search").addEventListener("input", () => {
