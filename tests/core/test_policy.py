@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from curtsy.core.dates import calendar
 from curtsy.core.errors import InvalidDomain, PolicyError
+from curtsy.core.longest_match import matches
 from curtsy.core.message import SECOND, parse_domain
-from curtsy.core.pattern import matches
 from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy, entry_name
 from curtsy.core.setting import number, settings_of
 from tests.strategies import ANY

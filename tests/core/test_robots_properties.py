@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from curtsy.core.pattern import _MUCH_WORK, _Places
+from curtsy.core.longest_match import _MUCH_WORK, _Places
 from curtsy.core.robots import MAX_BYTES, Robots, Verdict, parse, parse_for, product_token, token_of
 from curtsy.core.robots_lines import whole_lines
 from tests.support.bounds import slowness

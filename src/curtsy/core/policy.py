@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, Self
 
 from curtsy.core.dates import Calendar, calendar
 from curtsy.core.errors import PolicyError
+from curtsy.core.longest_match import matches
 from curtsy.core.message import SECOND, parse_domain
-from curtsy.core.pattern import matches
 from curtsy.core.setting import DAY, Mark, Range, Rate, check_fields, number, rate, rule, settings_of
 
 Strategy = Literal["token_bucket", "leaky_bucket", "sliding_window"]

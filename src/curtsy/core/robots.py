@@ -13,7 +13,7 @@ from datetime import time
 from functools import lru_cache
 from operator import itemgetter
 
-from curtsy.core.pattern import WHITE, Patterns, Rule, octets_of
+from curtsy.core.longest_match import WHITE, Patterns, Rule, octets_of
 from curtsy.core.robots_lines import MAX_BYTES as MAX_BYTES
 from curtsy.core.robots_lines import MAX_LINE as MAX_LINE
 from curtsy.core.robots_lines import Texts, lines_of, shortened, text_of

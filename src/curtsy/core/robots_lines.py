@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 
-from curtsy.core.pattern import WHITE
+from curtsy.core.longest_match import WHITE
 
 MAX_BYTES = 500 * 1024
 """Most bytes that are read of a file (2.5: at least 500 KiB), cut at the last whole line."""

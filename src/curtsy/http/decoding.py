@@ -1,4 +1,4 @@
-"""Content decoding in bounded steps, which detects a decompression bomb within its first megabytes (F01).
+"""Content decoding in bounded steps, so that `http/body.py` can stop a decompression bomb at `max_body` (F01).
 
 A decoder is fed the received data and yields decoded pieces:
 

@@ -1,6 +1,6 @@
 """Model of the settings: the program's own, and keys that derive names, variables and checks from the declarations.
 
-`Settings` declares the settings of the program, `core.policy.Policy` those of a host, `Entry` those of an entry alone.
+`General` declares the settings of the program, `core.policy.Policy` those of a host, `Entry` those of an entry alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Path patterns of robots.txt, compared octet by octet (RFC 9309, 2.2.2 and 2.2.3).
+"""Longest-match rule of robots.txt: path patterns, compared octet by octet (RFC 9309, 2.2.2 and 2.2.3).
 
 Octets are held in `str`, one character each, because Python searches `str` three times as fast as `bytes`. Both sides
 are canonical, hence ASCII: `octets_of` converts a URL, `canonical` a pattern.
