@@ -48,7 +48,7 @@ class Lateness:
 
     def __init__(self) -> None:
         self.most = 0.0
-        """Seconds by which a thread overslept at most."""
+        """Seconds between two looks of a thread at most: a moment just after the first is noticed at the second."""
         self.still = 0.0
         """Seconds that it overslept in all while this process had no processor: the machine was elsewhere."""
         self._is_over = threading.Event()
@@ -67,7 +67,7 @@ class Lateness:
         while not self._is_over.wait(self.STEP):
             now, uses = time.monotonic(), time.process_time()
             late = now - before - self.STEP
-            self.most = max(self.most, late)
+            self.most = max(self.most, now - before)
             self.still += max(0.0, late - (uses - used))
             before, used = now, uses
 

@@ -122,7 +122,7 @@ class FallbackState:
         """Keys that memory answers for, with the store's records at the start of the outage."""
         self.lost: dict[str, Sight] = {}
         """Records that the store has lost, to be restored."""
-        self._losses: set[object] = set()  # names of those seen
+        self._losses: set[object] = set()  # names of the last loss of all records, and of single losses since
         self._warned_at = -SILENCE
         self.is_out = False
         self.outages = 0
@@ -165,6 +165,8 @@ class FallbackState:
         with _lock:
             if loss.name in self._losses:
                 return
+            if loss.key is None:  # a server can go back to the same snapshot, and so to the same name, several times
+                self._losses.clear()
             self._losses.add(loss.name)
             concerned = [(key, sight) for key, sight in self._seen.items() if loss.key in (None, key)]
             found = {key: sight for key, sight in concerned if sight.record is not None}

@@ -275,7 +275,7 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         """Return the scope of plain values from `as_plain`. Raise PolicyError for others."""
         try:
             return msgspec.convert(dict(plain), cls)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, msgspec.ValidationError) as error:  # the last is no ValueError in 0.19
             raise PolicyError(f"this is not the scope of a crawl: {error}. Start over with a fresh one.") from error
 
     def changes(self, old: Mapping[str, Any]) -> list[str]:
