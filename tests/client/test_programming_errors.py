@@ -55,6 +55,23 @@ async def test_a_mistake_in_a_sender_is_raised_and_blames_no_host(
     assert result.text == "here"
 
 
+class Silent(Broken):
+    """A sender whose author forgot to return the reply."""
+
+    async def send(self, request: Request, limits: Limits) -> Reply:
+        return None  # type: ignore[return-value]
+
+
+async def test_a_sender_that_returns_no_reply_is_a_mistake_and_not_asked_again(site: Site) -> None:
+    """U6: None would mean that nothing was sent, so the request went again for ever and the event loop stood still"""
+    async with client(sender=Silent(TypeError), respect_robots=False, **UNPACED) as web:
+        with pytest.raises(TypeError, match="None"):
+            await web.fetch(site.url("/"))
+        host = await host_of(web, site.url("/"))
+
+    assert (host.failures, len(host.places)) == (0, 0)
+
+
 class BrokenNames:
     """A resolver with a mistake in it."""
 

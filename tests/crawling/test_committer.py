@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from curtsy.core.errors import StoreError
 from curtsy.crawling.committer import Committer
 from curtsy.crawling.frontier.local import LocalFrontier
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done, Ending, Failed, Found, Lapsed
@@ -89,6 +90,46 @@ async def test_what_has_become_another_s_is_neither_written_nor_counted(tmp_path
     assert [finished.claimed.url for finished in written] == [urls[0], urls[3]]
     assert [json.loads(line)["url"] for line in lines] == [urls[0], urls[3]]
     assert (committer.totals.pages, (await frontier.counts()).done) == (2, 2)
+    committer.close()
+
+
+class Full(LocalFrontier):
+    """A frontier whose disk is full when it is written for the second time."""
+
+    writes = 0
+
+    async def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
+        """Fail once."""
+        self.writes += 1
+        if self.writes == 2:
+            raise StoreError("the disk is full")
+        return await super().conclude(endings, notes)
+
+
+@pytest.mark.parametrize("size", [10, 2000], ids=["shorter than the cut", "longer than the cut"])
+async def test_an_output_that_was_cut_is_mended_to_where_it_was_resumed(tmp_path: Path, size: int) -> None:
+    """F40: the page was there twice, or the file was refused as another one"""
+    urls, file = [f"https://h.org/{number}" for number in range(5)], tmp_path / "pages.jsonl"
+    frontier = Full(concurrency=None)
+    await frontier.add(Found(urls))
+    *first, last = [
+        Finished(claimed, Done(), page=page(url=claimed.url, text="x" * size)) for claimed in await frontier.claim(5)
+    ]
+    committer = Committer(frontier, [open_output(str(file))])
+    await committer.open({})
+    await committer.write(first, 0.0, 0.0)
+    committer.close()
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:2]) + lines[2][:100])
+
+    committer = Committer(frontier, [open_output(str(file))])
+    await committer.open(await frontier.notes())
+    with pytest.raises(StoreError):
+        await committer.write([last], 0.0, 0.0)
+    await committer.write([last], 0.0, 0.0)
+
+    assert [json.loads(line)["url"] for line in file.read_text().splitlines()] == [urls[0], urls[1], urls[4]]
+    assert [(each.entries, each.missing) for each in committer.written()] == [(3, 2)]
     committer.close()
 
 

@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from curtsy.core.errors import Reason
+from curtsy.core.message import Failure, Url, parse_url
 from curtsy.http.address import AddressInfo, NamesBusy, SystemResolver, open_resolver
 from curtsy.http.sender import HttpSender
 from tests.client.fetching import UNPACED, client, host_of
 from tests.support.polling import until
+from tests.support.sending import OPEN, request
 from tests.support.site import Site
 from tests.support.snapshot import Snapshot
 
@@ -194,3 +196,33 @@ async def test_a_name_that_cannot_be_written_is_an_error() -> None:
     """U2"""
     with pytest.raises(UnicodeError):
         await open_resolver(None).resolve("a" * 64)
+
+
+class Mute:
+    """A resolver that never answers."""
+
+    def __init__(self) -> None:
+        self.is_asked = asyncio.Event()
+
+    async def resolve(self, host: str) -> Sequence[str]:
+        self.is_asked.set()
+        await asyncio.Event().wait()
+        return []
+
+
+async def test_a_sender_that_is_closed_cancels_no_task_that_waits_for_a_name() -> None:
+    """L2: only the lookup is cancelled. Another client that shares the sender is not closed, and gets an answer"""
+    names = Mute()
+    sender = HttpSender(resolver=names)
+    url = parse_url("http://slow.test/")
+    assert isinstance(url, Url)
+    locating = asyncio.ensure_future(sender.locate(url, OPEN))
+    sending = asyncio.ensure_future(sender.send(request("http://slow.test/"), OPEN))
+    await names.is_asked.wait()
+
+    await sender.close()
+    reply = await asyncio.wait_for(sending, 60)
+
+    assert await asyncio.wait_for(locating, 60) == ""
+    assert isinstance(reply, Failure)
+    assert reply.reason is Reason.CLOSED

@@ -189,13 +189,13 @@ def bad_status(url: Url, status: int, retry_after: float | None, attempts: int, 
 
 def noindex(url: str) -> str:
     """Describe a page that says noindex."""
-    return f"{mask_url(url)} says noindex, so it is not kept. Use obey_noindex=False to keep it."
+    return f"{mask_url(url)} says noindex, so it is not kept. Use obey_noindex=False (--keep-noindex) to keep it."
 
 
 def not_canonical(url: str, canonical: str) -> str:
     """Describe a page that is replaced by its canonical URL."""
     named = f"its canonical URL is {mask_url(canonical)}"
-    return f"not keeping {mask_url(url)}: {named}. Use obey_canonical=False to keep both."
+    return f"not keeping {mask_url(url)}: {named}. Use obey_canonical=False (--keep-copies) to keep it."
 
 
 def duplicate(url: str, first: str) -> str:

@@ -102,7 +102,7 @@ class Committer:
         for output in self._outputs:
             state = notes.get(key := self._key(output))
             output.open(state)
-            self._states[key] = output.flush() if state is None else state
+            self._states[key] = output.flush()  # of a cut file, the end that it has now
         if self._states:  # noted before the first page, so that after a kill the files are recognized as ours
             await self._frontier.note(self._states)
 

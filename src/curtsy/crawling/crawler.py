@@ -271,7 +271,9 @@ class Crawler:
         self.trouble = str(error)
         with contextlib.suppress(CurtsyError):
             await self._renew()
-        await self._sleep(min(FIRST_RETRY * 2 ** min(self._failed_turns - 1, 10), LONGEST_RETRY, left))
+        retry_at = now + min(FIRST_RETRY * 2 ** min(self._failed_turns - 1, 10), LONGEST_RETRY, left)
+        while self.stopping is None and (wait := retry_at - self._timers.now()) > 0:
+            await self._sleep(wait)  # a fetch that ends meanwhile must not count as another failed turn
         return None
 
     async def _break_off(self, error: CurtsyError, ended: Ended) -> CrawlSummary:

@@ -21,8 +21,8 @@ class CrawlOptions:
     """Options of a crawl. Pace, budget and robots.txt of a host are in its policy."""
 
     scope: ScopeKind = "site"
-    """Scope of links: the seeds' hosts, their sites (`example.org` with all hosts under it), `domains`, URLs with a
-    seed as prefix, or any."""
+    """Scope of links: the seeds' hosts, their sites (`example.org` with all hosts under it), `domains`, the
+    folders of the seeds with everything under them, or any."""
 
     domains: tuple[str, ...] = ()
     """Domains for the scope `domains`, with the hosts under them."""

@@ -20,7 +20,7 @@ from curtsy.core.messages import given
 from curtsy.core.policy import Policy
 from curtsy.core.result import FetchResult
 from curtsy.core.secrets import mask_url
-from curtsy.core.setting import number
+from curtsy.core.setting import number, whole
 from curtsy.crawling.frontier.protocol import Claimed, host_of
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.reader import Reader
@@ -64,7 +64,8 @@ class WebCrawler:
         robots_checker: RobotsChecker | EllipsisType | None = ...,
         **settings: Any,
     ) -> None:
-        self.max_pages = CrawlOptions(max_pages=max_pages, max_concurrent=max_concurrent).max_pages or 0
+        self.max_pages = CrawlOptions(max_pages=max_pages).max_pages or 0
+        whole("max_concurrent", max_concurrent, 1)
         number("timeout", timeout)
         number("crawl_delay", crawl_delay)
         self._checker = None if isinstance(robots_checker, EllipsisType) else robots_checker

@@ -43,7 +43,7 @@ from curtsy.core.effects import (
 )
 from curtsy.core.errors import StoreError
 from curtsy.core.fetch_state import UNHEARD, UNSENT
-from curtsy.core.message import Reply, Request, Response
+from curtsy.core.message import Failure, Reply, Request, Response
 from curtsy.core.rules import Busy, Claimed, Known, Rules
 from curtsy.engine.context import Context, HeldResources, learn_step, limits_of, release_step, rules_key
 from curtsy.engine.gate import LOGGED, POLL, Answer, Gate, Ticket
@@ -365,6 +365,8 @@ class Driver(StoreDriver):
         finally:
             self._renewals.end(ticket)
         resources.is_sent = False
+        if not isinstance(reply, Response | Failure):  # None would mean that nothing was sent, and be retried for ever
+            raise TypeError(f"the sender returned {reply!r} instead of a Response or a Failure")
         if _log.hears(logging.DEBUG):
             _tell(effect.request, reply)
         return reply

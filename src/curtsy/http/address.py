@@ -288,6 +288,11 @@ class Names:
             raise
         except OSError as error:
             raise NoAddress(error) from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if lookup.cancelled() and task is not None and not task.cancelling():
+                raise NoAddress(OSError("the client was closed")) from None  # by close(): the caller goes on
+            raise
         if not found:
             raise NoAddress(_nameless())
         return found
