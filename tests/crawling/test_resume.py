@@ -135,6 +135,19 @@ async def test_stopped_in_the_middle_it_goes_on(site: Site, tmp_path: Path) -> N
     )  # what was in flight, and what had come before it was asked for
 
 
+async def test_the_time_of_a_job_is_that_of_all_its_runs(site: Site, tmp_path: Path) -> None:
+    """U14: also that after its last page, so that it never goes back"""
+    build(site, "fan", 20)
+    seconds = []
+    for most in (3, 6, None):
+        async with acrawl(site.url("/page/0"), **QUICK, job=tmp_path / "job", max_pages=most) as crawl:
+            summary = await crawl.run()
+        seconds += [summary.totals.seconds, jobs.look(tmp_path / "job").totals.seconds]
+
+    assert seconds[::2] == seconds[1::2]
+    assert 0 < seconds[0] < seconds[2] < seconds[4]
+
+
 async def test_a_page_that_was_handed_out_but_not_dealt_with_comes_again(site: Site, tmp_path: Path) -> None:
     """Issue 5: whoever iterates has a page for good only when asking for the next"""
     build(site, "fan", 5)

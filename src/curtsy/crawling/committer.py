@@ -137,6 +137,11 @@ class Committer:
         skipped = dict(Counter(self.totals.skipped) + self._left)
         return msgspec.structs.replace(self.totals, skipped=skipped, seconds=self.before.seconds + elapsed)
 
+    def final_note(self, elapsed: float) -> dict[str, Any]:
+        """Return the totals for the frontier's notes, with the time after the last commit and without skipped seeds."""
+        totals = msgspec.structs.replace(self.totals, seconds=self.before.seconds + elapsed)
+        return {self._totals_name: msgspec.to_builtins(totals)}
+
     async def look_at_others(self) -> None:
         """Update the number of pages of the other workers."""
         self._others = pages_in(await self._frontier.notes(), but=self._totals_name)

@@ -460,9 +460,9 @@ class Crawler:
         return self._timers.now() - self.began_at
 
     async def _summary(self, ended: Ended) -> CrawlSummary:
-        reasons = self._committer.left
+        reasons, elapsed = self._committer.left, self._elapsed()
         with contextlib.suppress(CurtsyError):  # the note is informational: a full disk is ignored
-            await self._frontier.note({ENDED: str(ended)})
+            await self._frontier.note({ENDED: str(ended), **self._committer.final_note(elapsed)})
         try:
             self.counts = await self._frontier.counts()
             reasons = reasons | dict((await self._frontier.failures())[:MOST_REASONS])
@@ -472,7 +472,7 @@ class Crawler:
         left = self.counts.queued + self.counts.leased
         resume_in = self._due if ended is Ended.LATER and self.failure is None else None
         message = self._end_message(ended)
-        totals, outputs = self._committer.final(self._elapsed()), self._committer.written()
+        totals, outputs = self._committer.final(elapsed), self._committer.written()
         summary = CrawlSummary(ended, totals, left, resume_in, reasons, message, outputs)
         _log.info(message, **summary.as_dict())
         return summary
