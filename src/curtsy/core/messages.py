@@ -1,8 +1,9 @@
-"""Messages for users: results, refusals, skipped URLs, waits and ends of crawls, each with its reason and a remedy."""
+"""Messages for users: results, refusals, skipped URLs, waits, jobs and ends of crawls, with reason and remedy."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from curtsy.core.decision import No
@@ -240,6 +241,35 @@ def too_many_links(url: str, count: int, most: int) -> str:
     )
 
 
+_OUT_OF_SCOPE = {
+    "other_host": (
+        "it is on {host}, and the crawl covers {covers}",
+        'Use the scope "site" (--scope site), or name the host in domains (--domain), to fetch it too.',
+    ),
+    "other_site": ("it is on {host}, and the crawl covers {covers}", "Name it in domains (--domain) to fetch it too."),
+    "other_domain": ("it is on {host}, and the crawl covers {covers}", "Add it to domains (--domain) to fetch it too."),
+    "outside_prefix": (
+        "it is outside {covers}",
+        'Add a seed that is further up, or use the scope "host" (--scope host).',
+    ),
+    "too_deep": ("it is more than {depth} links away from the seeds", "Raise depth (--depth) to fetch it too."),
+    "not_matched": ("it matches none of {match}", "Add a pattern to match (--match) to fetch it too."),
+    "skipped": ("it matches {skip}, which is to be skipped", "Narrow that pattern (--skip) to fetch it."),
+    "file_type": (
+        "its ending, {ending}, is not that of a page",
+        'Use files=["{ending}"] or "all" (--files) to fetch it too.',
+    ),
+    "trap": ("it looks like a trap that has no end", "Use avoid_traps=False (--traps) to fetch it."),
+    "too_long": ("its {length:,} characters look like a trap", "Use avoid_traps=False (--traps) to fetch it."),
+}
+
+
+def out_of_scope(reason: str, url: str, **facts: object) -> str:
+    """Describe a URL outside the scope of a crawl. `facts`: host, covers, depth, match, skip and ending."""
+    why, advice = (text.format(length=len(url), **facts) for text in _OUT_OF_SCOPE[reason])
+    return f"not fetching {mask_url(url)}: {why}. {advice}"
+
+
 def host_limit(url: str, most: int | None) -> str:
     """Describe a URL whose host has reached its page limit."""
     return f"not fetching {mask_url(url)}: its host has reached max_pages_per_host, {most}. Raise it to fetch more."
@@ -248,6 +278,34 @@ def host_limit(url: str, most: int | None) -> str:
 def reader_crashed(url: str) -> str:
     """Describe a URL on which the process crashed repeatedly."""
     return f"{mask_url(url)} could not be parsed: the process crashed each time. Report it, or leave it out."
+
+
+def other_job(job: str, began: Sequence[str], seed: str) -> str:
+    """Describe a seed that does not belong to a job, which began at the URLs `began`."""
+    first, more = mask_url(began[0]), f" and {len(began) - 1:,} more" if len(began) > 1 else ""
+    return (
+        f"{f'the job {job}' if job else 'this job'} began at {first}{more}, and {mask_url(seed)} is not part of it: "
+        f"the pages of two crawls would be mixed. Choose another name for this one; or name {first} too, if both are "
+        "meant to be one; or restart the job (--restart, restart=True)."
+    )
+
+
+def unreadable_totals(note: str, error: object) -> str:
+    """Describe a job whose totals cannot be read. `note` is the name of the damaged note."""
+    return (
+        f"the totals of this job cannot be read ({note}: {error}). They were written by another version of curtsy, or "
+        "are damaged. Resume the job with the version that wrote it, or restart it (--restart, restart=True)."
+    )
+
+
+def no_job(folder: object) -> str:
+    """Describe a folder without a job."""
+    return f"there is no job in {folder}. `curtsy jobs ls` lists all jobs."
+
+
+def running_job(name: str) -> str:
+    """Describe a job that cannot be removed while it runs."""
+    return f"the job {name} is running. Stop it first, then remove it."
 
 
 class Description(NamedTuple):

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from curtsy.core.errors import PolicyError, StoreError
-from curtsy.core.secrets import mask_url, masked_repr
+from curtsy.core.messages import no_job, other_job, running_job, unreadable_totals
+from curtsy.core.secrets import masked_repr
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.local import read_job
 from curtsy.crawling.frontier.protocol import Counts
@@ -76,12 +77,7 @@ def check_seeds(job: str, seeds: Sequence[str], notes: Mapping[str, Any]) -> Non
         return
     widen(scope, notes)
     if not any(scope.covers(seed) for seed in seeds):
-        first, more = mask_url(began[0]), f" and {len(began) - 1:,} more" if len(began) > 1 else ""
-        raise PolicyError(
-            f"{f'the job {job}' if job else 'this job'} began at {first}{more}, and {mask_url(seeds[0])} is not part "
-            f"of it: the pages of two crawls would be mixed. Choose another name for this one; or name {first} too, if "
-            "both are meant to be one; or restart the job (--restart, restart=True)."
-        )
+        raise PolicyError(other_job(job, began, seeds[0]))
 
 
 def totals_of(notes: Mapping[str, Any], name: str = TOTALS) -> CrawlTotals:
@@ -89,10 +85,7 @@ def totals_of(notes: Mapping[str, Any], name: str = TOTALS) -> CrawlTotals:
     try:
         return msgspec.convert(notes.get(name, {}), CrawlTotals)
     except msgspec.ValidationError as error:
-        raise StoreError(
-            f"what this job says of its totals cannot be read ({name}: {error}). It was written by another version of "
-            "curtsy, or damaged: resume it with the version that wrote it, or restart the job."
-        ) from error
+        raise StoreError(unreadable_totals(name, error)) from error
 
 
 def pages_in(notes: Mapping[str, Any], *, but: str | None = None) -> int:
@@ -169,7 +162,7 @@ def look(folder: Path) -> Job:
     """Return the state of a job. Raises StoreError if it is absent or damaged."""
     path = folder / FRONTIER
     if not path.is_file():
-        raise StoreError(f"there is no job in {folder}. `curtsy jobs ls` lists all jobs.")
+        raise StoreError(no_job(folder))
     changed_at = _changed_at(folder)
     try:
         counts, notes = read_job(path)
@@ -208,7 +201,7 @@ def remove(folder: Path) -> None:
             raise
     else:
         if job.is_running:
-            raise StoreError(f"the job {job.name} is running. Stop it first, then remove it.")
+            raise StoreError(running_job(job.name))
     for suffix in ("-wal", "-shm", "", ".lock"):
         (folder / f"{FRONTIER}{suffix}").unlink(missing_ok=True)
     forget_identities(folder)

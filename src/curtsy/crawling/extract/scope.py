@@ -30,14 +30,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Literal, assert_never, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from curtsy.core.errors import PolicyError
 from curtsy.core.message import Url, parse_domain, parse_url
-from curtsy.core.messages import given
-from curtsy.core.secrets import mask_url
+from curtsy.core.messages import given, out_of_scope
 from curtsy.crawling.frontier.protocol import host_of
 from curtsy.http.registered_domain import name_and_port, site_of
 
@@ -338,39 +337,12 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
 
         `reason` comes from `refuses` or `Traps.filters`.
         """
-        why, advice = self._why(OutOfScope(reason), url)
-        return f"not fetching {mask_url(url)}: {why}. {advice}"
-
-    def _why(self, reason: OutOfScope, url: str) -> tuple[str, str]:
-        elsewhere = f"it is on {host_of(url)}, and the crawl covers {self._where()}"
-        match reason:
-            case OutOfScope.OTHER_HOST:
-                return elsewhere, 'Use the scope "site", or name the host in domains, to fetch it too.'
-            case OutOfScope.OTHER_SITE:
-                return elsewhere, "Name it in domains to fetch it too."
-            case OutOfScope.OTHER_DOMAIN:
-                return elsewhere, "Add it to domains to fetch it too."
-            case OutOfScope.OUTSIDE_PREFIX:
-                return f"it is outside {self._where()}", 'Add a seed that is further up, or use the scope "host".'
-            case OutOfScope.TOO_DEEP:
-                return f"it is more than {self.depth} links away from the seeds", "Raise depth to fetch it too."
-            case OutOfScope.NOT_MATCHED:
-                return f"it matches none of {_list(self.match)}", "Add a pattern to match to fetch it too."
-            case OutOfScope.SKIPPED:
-                found = next((text for text in self.skip if re.search(text, url)), None)
-                return f"it matches {found or 'a pattern'}, which is to be skipped", "Narrow that pattern to fetch it."
-            case OutOfScope.FILE_TYPE:
-                ending = ending_of(url)
-                return (
-                    f"its ending, {ending}, is not that of a page",
-                    f'Use files=["{ending}"], or "all", to fetch it too.',
-                )
-            case OutOfScope.TRAP:
-                return "it looks like a trap that has no end", "Use avoid_traps=False to fetch it."
-            case OutOfScope.TOO_LONG:
-                return f"its {len(url):,} characters look like a trap", "Use avoid_traps=False to fetch it."
-            case never:
-                assert_never(never)
+        skipped = next((text for text in self.skip if re.search(text, url)), "a pattern")
+        match, ending = _list(self.match) if self.match else "", ending_of(url)
+        return out_of_scope(
+            OutOfScope(reason), url,
+            host=host_of(url), covers=self._where(), depth=self.depth, match=match, skip=skipped, ending=ending,
+        )  # fmt: skip
 
 
 _PLURALS = {"host": "hosts", "site": "sites", "prefix": "prefixes", "domains": "domains", "any": "hosts"}
