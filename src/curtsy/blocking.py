@@ -16,11 +16,12 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, Unpack
 from weakref import WeakSet
 
-from curtsy.client import AsyncClient
+from curtsy.client import AsyncClient, open_again
 from curtsy.core.errors import PolicyError
 from curtsy.core.policy import Policies
 from curtsy.core.result import FetchResult
 from curtsy.core.statistics import StatisticsSnapshot
+from curtsy.engine.arguments import portable
 from curtsy.engine.batch import DEFAULT_CONCURRENCY, Batch, NoUrl
 from curtsy.engine.download import GIB, DownloadResult
 from curtsy.engine.keywords import ClientKeywords, FetchKeywords
@@ -355,6 +356,9 @@ class Client:
     def __del__(self) -> None:
         if self._let_go():
             warnings.warn("unclosed curtsy.Client; close it, or use `with`", ResourceWarning, stacklevel=2, source=self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_again, (type(self), portable(self._settings))
 
     def __enter__(self) -> Self:
         return self

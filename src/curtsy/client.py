@@ -8,7 +8,7 @@ import ssl
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from curtsy.cache.keys import PageCache
 from curtsy.core.effects import FetchRequest
@@ -19,7 +19,7 @@ from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
 from curtsy.core.setting import number, rule, whole
 from curtsy.core.statistics import StatisticsSnapshot
-from curtsy.engine.arguments import check_parts, is_path
+from curtsy.engine.arguments import check_parts, is_path, portable
 from curtsy.engine.batch import DEFAULT_CONCURRENCY, Batch, NoUrl
 from curtsy.engine.download import GIB, DownloadResult, Part
 from curtsy.engine.keywords import ClientKeywords, FetchKeywords, SettingKeywords
@@ -35,6 +35,8 @@ from curtsy.system.log import LibraryLogger, library_logger
 
 _log: LibraryLogger = library_logger("client")
 
+T = TypeVar("T")
+
 
 class AsyncClient:
     """Polite HTTP client for tasks. Any number of tasks may share one.
@@ -45,7 +47,8 @@ class AsyncClient:
     immediately and revalidated afterwards, while the client is open. Without `stale_while_revalidate`, it is
     revalidated first. `connections` limits the requests in flight over all hosts. With `cookies`, the client keeps
     cookies until it is closed, each for the host that set it. `on_record` is called with the record of each fetch. With
-    a `curtsy.testing.FakeClock` as `clock`, waits take no real time.
+    a `curtsy.testing.FakeClock` as `clock`, waits take no real time. A pickled client is its arguments: unpickling
+    creates a new client. Settings files and the environment are then those of the other process.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class AsyncClient:
         timers: Timers | None = None,
         **settings: Unpack[SettingKeywords],
     ) -> None:
+        self._given = {name: value for name, value in {**locals(), **settings}.items() if name not in _NOT_GIVEN}
         check_parts(
             store=store, cache=cache, stale_while_revalidate=stale_while_revalidate, on_record=on_record, proxy=proxy,
             verify=verify, cookies=cookies, sender=sender, clock=clock, timers=timers,
@@ -181,6 +185,9 @@ class AsyncClient:
         """
         await self._session.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_again, (type(self), portable(self._given))
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -188,6 +195,14 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+_NOT_GIVEN = ("self", "settings")
+
+
+def open_again(kind: type[T], given: Mapping[str, Any]) -> T:
+    """Return a new client with the arguments of a pickled one."""
+    return kind(**given)
 
 
 def _patience_of(deadline: float | None) -> float | None:

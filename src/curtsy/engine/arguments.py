@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from curtsy.core.errors import PolicyError
 from curtsy.core.secrets import mask_url
@@ -25,6 +26,18 @@ def check_parts(**given: object) -> None:
             raise wrong(name, value, must)
         if name == "cache" and isinstance(value, str | os.PathLike):
             check_path(name, value)
+
+
+def portable(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a client for a pickle. Raises PolicyError for a part that is open in this process."""
+    for name in ("store", "cache", "sender", "clock", "timers", "verify"):
+        value = given.get(name)
+        if value is not None and not isinstance(value, str | os.PathLike | bool):
+            raise PolicyError(
+                f"this client cannot be pickled: its {name} is an object of this process. Give a URL or a path "
+                "instead, or create the client in the process that uses it."
+            )
+    return dict(given)
 
 
 def wrong(name: str, value: object, must: str) -> PolicyError:
