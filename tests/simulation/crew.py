@@ -29,7 +29,7 @@ from curtsy.engine.timers import Waiter
 from curtsy.http.sender import Limits, Sink
 from curtsy.stores.memory import MemoryStore
 from curtsy.stores.protocol import Answer as Stored
-from curtsy.stores.protocol import Step, WrappedStore
+from curtsy.stores.protocol import NotNow, Step, WrappedStore
 from tests.crawling.driven import Driven
 from tests.simulation.character import NEVER, REFUSED, Answer
 from tests.simulation.ledger import DONE, FAILED, Ledger
@@ -90,7 +90,7 @@ class Window(WrappedStore):
         """Of its own, for the queues before a store are a process's own."""
         return self._identity
 
-    def update_now(self, key: str, step: Step[Stored]) -> Stored:
+    def update_now(self, key: str, step: Step[Stored]) -> Stored | NotNow:
         return self.inner.update_now(key, step)
 
 

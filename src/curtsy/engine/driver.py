@@ -243,10 +243,9 @@ class Driver(StoreDriver):
 
     def _settle(self, effect: Settle, resources: HeldResources) -> Settled | Procedure[Settled]:
         ticket = _checked(effect.ticket)
-        if self.update_now is None:
-            return self._return(resources, self.gate.settlement(ticket, effect.outcome))
         resources.ticket = None
-        return self.gate.settle_now(ticket, effect.outcome, self.update_now)
+        state = self.gate.settle_now(ticket, effect.outcome)
+        return self.finishing(self.gate.settlement(ticket, effect.outcome)) if state is None else state
 
     def _return(self, resources: HeldResources, procedure: Procedure[Result]) -> Procedure[Result]:
         """Run the procedure that ends the ticket of a flow."""

@@ -14,7 +14,6 @@ import logging
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -29,7 +28,7 @@ from curtsy.engine.gate_steps import Case, amended, charge, foresee, give_back, 
 from curtsy.engine.store_driver import Procedure, Sleep, StoreDriver, Update
 from curtsy.engine.timers import SystemTimers, Timers, Waiter
 from curtsy.engine.wait_queue import queues_of
-from curtsy.stores import AsyncStore, Step
+from curtsy.stores import NOT_NOW, AsyncStore, Step
 from curtsy.system.log import library_logger
 
 _log = library_logger("gate")
@@ -185,18 +184,19 @@ class Gate:
         return _Admission(self, request, waiter or self.timers.waiter()).run()
 
     def admit_now(self, request: Request) -> Ticket | No | None:
-        """Decide without the queue; None if the request must wait, or if the store takes time.
+        """Decide without the queue; None if the request or the store must wait.
 
         Its policies must be those in force. Nothing can come between the look at the queue and the charge, so that the
         request passes no other.
         """
         update_now, queues, has_rate = self.driver.update_now, self.queues, request.global_policy is not None
-        if update_now is None or queues.is_queued(request.key):
+        if queues.is_queued(request.key):
             return None
         asked_at = self.timers.now()
         if has_rate and (queues.is_queued(GLOBAL) or not queues.take_prepaid(asked_at)):
             return None
-        decision, epoch = update_now(request.key, charge(request.policy, self.roll(), **request.case))
+        answer = update_now(request.key, charge(request.policy, self.roll(), **request.case))
+        decision, epoch = (None, 0) if answer is NOT_NOW else answer
         if isinstance(decision, Go):
             if request.policy.concurrency is not None:
                 queues.hold(request.key)
@@ -212,12 +212,15 @@ class Gate:
         finally:
             self._free(ticket)
 
-    def settle_now(self, ticket: Ticket, outcome: Outcome, update_now: Callable[[str, Step[Any]], Any]) -> Settled:
-        """Do the same with a store that takes no time."""
+    def settle_now(self, ticket: Ticket, outcome: Outcome) -> Settled | None:
+        """Do the same at once; None if the store must wait, so that nothing was done."""
+        answer = None
         try:
-            return self._settled(ticket, update_now(ticket.key, settled(ticket.policy, ticket.lease, outcome)))
+            answer = self.driver.update_now(ticket.key, settled(ticket.policy, ticket.lease, outcome))
+            return None if answer is NOT_NOW else self._settled(ticket, answer)
         finally:
-            self._free(ticket)
+            if answer is not NOT_NOW:
+                self._free(ticket)
 
     def _settled(self, ticket: Ticket, answer: tuple[Settled, bool]) -> Settled:
         state, has_tripped = answer

@@ -16,7 +16,7 @@ import msgspec
 from curtsy.core.decision import Late
 from curtsy.core.errors import StoreError
 from curtsy.engine.timers import Timers, Waiter
-from curtsy.stores import AsyncStore, Step
+from curtsy.stores import NOT_NOW, AsyncStore, Step
 
 Result = TypeVar("Result")
 
@@ -85,7 +85,8 @@ class StoreDriver:
         self.timers = timers
         self.is_immediate = store.is_immediate
         """True if the store never suspends, as with memory."""
-        self.update_now: Callable[[str, Step[Any]], Any] | None = store.update_now if store.is_immediate else None
+        self.update_now: Callable[[str, Step[Any]], Any] = store.update_now
+        """Function that tries an update in this thread, and returns NOT_NOW if it must wait."""
         self.background: set[asyncio.Future[Any]] = set() if background is None else background
         """Work that continues after its caller was cancelled: it completes or reverts changes of the store."""
         self._reverting: set[Procedure[Any]] = set()
@@ -101,9 +102,8 @@ class StoreDriver:
         update_now = self.update_now
         try:
             effect = procedure.send(answer)
-            if update_now is not None:
-                while type(effect) is Update:
-                    effect = procedure.send(update_now(effect.key, effect.step))
+            while type(effect) is Update and (answer := update_now(effect.key, effect.step)) is not NOT_NOW:
+                effect = procedure.send(answer)
         except StopIteration as end:
             return Finished(end.value)
         except BaseException:
@@ -138,9 +138,11 @@ class StoreDriver:
             case Read(key):
                 return await self.store.read(key)
             case Finish(inner):
-                return await self.finish(self.run(inner))
+                effect = self.advance(inner)  # a task is needed only if the procedure must wait
+                return effect.result if type(effect) is Finished else await self.finish(self.resume(inner, effect))
             case Limit(inner, seconds):
-                return await self._limit(inner, seconds)
+                effect = self.advance(inner)
+                return effect.result if type(effect) is Finished else await self._limit(inner, effect, seconds)
             case _:
                 raise AssertionError(f"{effect!r} is no effect of the store")
 
@@ -187,10 +189,10 @@ class StoreDriver:
             self._reverting.discard(procedure)
             procedure.close()
 
-    async def _limit(self, procedure: Procedure[Result], seconds: float) -> Result | Late:
+    async def _limit(self, procedure: Procedure[Any], effect: Any, seconds: float) -> Any:
         try:
             async with asyncio.timeout(seconds + STORE_GRACE) as limit:
-                return await self.run(procedure)
+                return await self.resume(procedure, effect)
         except TimeoutError:
             if not limit.expired():
                 raise

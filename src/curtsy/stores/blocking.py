@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 from curtsy.core.message import Now
-from curtsy.stores.protocol import Answer, AsyncStore, Step, Store
+from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, Step, Store
 from curtsy.system.threads import in_thread, run_blocking
 
 
@@ -25,8 +25,8 @@ class BlockingStore:
 
     def update(self, key: str, step: Step[Answer]) -> Answer:
         """Change one record atomically by `step`, and return its answer."""
-        inner = self.inner
-        return inner.update_now(key, step) if inner.is_immediate else run_blocking(inner.update(key, step))
+        answer = self.inner.update_now(key, step)
+        return run_blocking(self.inner.update(key, step)) if answer is NOT_NOW else answer
 
     def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
         """Do several updates; see `AsyncStore.update_many`."""

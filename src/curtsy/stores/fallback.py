@@ -23,7 +23,7 @@ from curtsy.core.host import fresh
 from curtsy.core.message import Now
 from curtsy.core.record import Record
 from curtsy.stores.fallback_state import FallbackState, Gone, Sight, WatchedStep
-from curtsy.stores.protocol import Answer, AsyncStore, Step
+from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, NotNow, Step
 from curtsy.system.threads import in_thread, is_blocking, run_blocking
 
 PROBE = "\0probe"
@@ -98,6 +98,18 @@ class AsyncFallbackStore(AsyncStore):
             if state.lost:
                 self._recover_if_due()
             return answer
+
+    def update_now(self, key: str, step: Step[Answer]) -> Answer | NotNow:
+        state = self._state
+        if state.is_out or state.bases or state.lost:
+            return NOT_NOW
+        watched = WatchedStep(self._lost, key, step)
+        answer: Answer | NotNow = self._inner.update_now(key, watched)
+        if answer is not NOT_NOW:
+            state.note(watched)
+            if state.lost:
+                self._recover_if_due()
+        return answer
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
         state = self._state

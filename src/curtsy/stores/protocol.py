@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from enum import Enum
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from curtsy.core.message import Now
 from curtsy.core.record import Record
@@ -27,6 +28,16 @@ from curtsy.core.record import Record
 Answer = TypeVar("Answer")
 Step = Callable[[Any, Now], tuple[Record | None, Answer]]
 """Function `step(record, now) -> (record, answer)`; its argument is the record under the key, or None."""
+
+
+class NotNow(Enum):
+    """Type of NOT_NOW."""
+
+    NOT_NOW = "not now"
+
+
+NOT_NOW: Final = NotNow.NOT_NOW
+"""Answer of `AsyncStore.update_now` if the update must wait. Nothing has changed then."""
 
 
 class Loss(NamedTuple):
@@ -86,7 +97,7 @@ class AsyncStore(ABC):
     """
 
     is_immediate: bool = False
-    """True if no call waits, so that `update_now` exists and no task can be cancelled in the middle of a call."""
+    """True if no call waits: `update_now` always answers, and no task can be cancelled in the middle of a call."""
 
     is_per_loop: bool = False
     """True if each event loop has connections of its own, which only a `close()` in that loop closes."""
@@ -120,9 +131,12 @@ class AsyncStore(ABC):
     async def update(self, key: str, step: Step[Answer]) -> Answer:
         """Change one record atomically by `step`, and return its answer."""
 
-    def update_now(self, key: str, step: Step[Answer]) -> Answer:
-        """Do the same as `update` without a wait, if `is_immediate`."""
-        raise NotImplementedError
+    def update_now(self, key: str, step: Step[Answer]) -> Answer | NotNow:
+        """Try `update` at once, in the caller's thread; return NOT_NOW if it must wait, also for an error to raise.
+
+        It does not overtake an `update` of the same key that already waits in this process.
+        """
+        return NOT_NOW
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
         """Do several updates in one batch, which costs little more than one update.
@@ -173,7 +187,7 @@ class AsyncStore(ABC):
 class WrappedStore(AsyncStore):
     """Base class of wrappers: it forwards every attribute and call to another store.
 
-    `is_immediate` is False, and all updates pass through `update`.
+    `is_immediate` is False, `update_now` never answers, and all updates pass through `update`.
     """
 
     def __init__(self, inner: AsyncStore) -> None:

@@ -5,9 +5,9 @@ update. A power cut may lose the last moments, because SQLite waits for the disk
 (`synchronous = NORMAL`). Beside the file are SQLite's `-wal` and `-shm`, and the empty `.lock` that writing processes
 lock. `sqlite_records.py` reads and writes the file.
 
-All stores, threads and tasks of a process that use a file share one thread, its writer. The writer takes the lock among
-processes, runs all waiting steps in one transaction, commits, and then answers. It reads the clock while it holds the
-lock.
+A caller changes a record in its own thread if the lock among processes is free (`sqlite_inline.py`). Otherwise it waits
+for the writer: one thread for all stores, threads and tasks of a process that use a file. The writer takes the lock,
+runs all waiting steps in one transaction, commits, and then answers. Either reads the clock while it holds the lock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from typing import Any, TypeVar
 from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.message import Now
 from curtsy.core.record import Record
-from curtsy.stores.protocol import Answer, AsyncStore, Loss, Step
+from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, Loss, NotNow, Step
+from curtsy.stores.sqlite_inline import InlineUpdates
 from curtsy.stores.sqlite_records import RecordFile, Transaction, Unready
 from curtsy.system.clock import BootClock, Clock
 from curtsy.system.shutdown import at_exit
@@ -76,6 +77,9 @@ class AsyncSQLiteStore(AsyncStore):
         result: Answer = answer
         return result
 
+    def update_now(self, key: str, step: Step[Answer]) -> Answer | NotNow:
+        return NOT_NOW if self._is_closed else self._writer.update_now(key, step, self._clock)
+
     async def update_many(self, steps: Steps) -> list[Any]:
         return await self._opened().run(steps, self._clock)
 
@@ -115,7 +119,7 @@ class _Call:
     """Steps of a waiting thread or task, and their outcomes."""
 
     def __init__(self, steps: Steps, clock: Clock) -> None:
-        self._steps = steps
+        self.steps = steps
         self._clock = clock
         self._outcomes: list[tuple[Any, BaseException | None]] = []
         self._failure: CurtsyError | None = None
@@ -132,7 +136,7 @@ class _Call:
 
     def run(self, draft: Transaction) -> None:
         """Run the steps; a repeated transaction runs them again."""
-        self._outcomes = [self._outcome(draft, key, step) for key, step in self._steps]
+        self._outcomes = [self._outcome(draft, key, step) for key, step in self.steps]
 
     def _outcome(self, draft: Transaction, key: str, step: Step[Any]) -> tuple[Any, BaseException | None]:
         try:
@@ -186,13 +190,20 @@ class Writer:
         self.users = 0
         self.patience = patience
         self.file = RecordFile(path, patience=patience)
+        self._inline = InlineUpdates(self.file)
         self.begin()
 
     def begin(self) -> None:
         """Start without a thread, also in a forked child."""
         self._gate = threading.Lock()
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._unanswered = 0
+        """Calls that wait for the thread or are in its hands. Meanwhile no update may overtake them."""
         self._thread: threading.Thread | None = None
+
+    def update_now(self, key: str, step: Step[Answer], clock: Clock) -> Answer | NotNow:
+        """Run a step in the caller's thread; return NOT_NOW if it must wait."""
+        return NOT_NOW if self._unanswered else self._inline.update(key, step, clock)
 
     def _submit(self, calls: Sequence[_Call]) -> None:
         """Queue calls for the thread. Raises StoreError if the thread cannot start."""
@@ -205,6 +216,7 @@ class Writer:
                     path = self.file.path
                     raise StoreError(f"{path} cannot be used: {error}. Close stores before the end.") from error
                 self._thread = thread
+            self._unanswered += len(calls)
             for call in calls:
                 self._calls.put(call)
 
@@ -235,7 +247,16 @@ class Writer:
                 message = str(error) if is_ours else f"{self.file.path} cannot be used: {error!r}."
                 for each in batch:
                     each.fail(message, error)
-            _ring(batch)
+            self._answered(batch)
+            self.file.checkpoint_if_due()
+
+    def _answered(self, batch: list[_Call]) -> None:
+        for call in batch:
+            for key, _ in call.steps:
+                self._inline.forget(key)
+        with self._gate:
+            self._unanswered -= len(batch)
+        _ring(batch)
 
     async def run(self, steps: Steps, clock: Clock) -> list[Any]:
         """Run steps in the writer thread, and return their answers."""
@@ -252,7 +273,10 @@ class Writer:
 
     def _give_up(self, call: _Call) -> None:
         """Fail a call and those queued after it, because all wait for the same process."""
-        failed = [call, *_waiting(self._calls)]
+        waiting = _waiting(self._calls)
+        with self._gate:
+            self._unanswered -= len(waiting)
+        failed = [call, *waiting]
         for each in failed:
             each.is_over = True
             each.fail(

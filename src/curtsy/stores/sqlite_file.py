@@ -129,8 +129,8 @@ class SQLiteFile:
 
     def connection(self) -> sqlite3.Connection:
         """Return the connection, which is open on the file that is now at the path. Requires `lock`."""
-        if self._connection is not None and self.is_current():
-            return self._connection
+        if (current := self.current_connection()) is not None:
+            return current
         if self.is_closed:
             raise StoreError(f"{self.path} is closed. Open it again.")
         if self._exclusive and self._process != os.getpid():
@@ -143,6 +143,10 @@ class SQLiteFile:
         self._was_opened, self.is_suspect = True, False
         self._side_files = {name: inode(name) for name in (self.path + "-wal", self.path + "-shm")}
         return self._connection
+
+    def current_connection(self) -> sqlite3.Connection | None:
+        """Return the connection if it can be used further; None if the file must be opened. Requires `lock`."""
+        return self._connection if self._connection is not None and self.is_current() else None
 
     @property
     def is_open(self) -> bool:

@@ -1,7 +1,8 @@
 """SQLite file of records: transactions, reads, losses and repair.
 
-A process writes only while it holds the file lock. Checkpoints happen within a commit, and so under this lock. This
-avoids the race between a checkpoint and a commit in SQLite before 3.51.3 (sqlite.org/wal.html, "the WAL-reset bug").
+A process writes, and moves the log into the file (a checkpoint), only while it holds the file lock. This avoids the
+race between a checkpoint and a commit in SQLite before 3.51.3 (sqlite.org/wal.html, "the WAL-reset bug"). Checkpoints
+wait for the disk, so only the writer thread runs them, after it has answered its callers.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import os
 import sqlite3
 import stat
+import threading
 import time
 import zlib
 from collections.abc import Callable
@@ -49,10 +51,13 @@ _DAY = 86_400
 _SWEEP_EVERY = 60.0
 """Seconds between two sweeps of expired records."""
 
+_CHECKPOINT_EVERY = 1000
+"""Writes of this process after which the log is moved into the file. A write takes one or two pages of 4 KiB."""
+
 _SWEEP_ROWS = 100
 """Maximum number of records that one sweep examines."""
 
-_SELECT = "SELECT data, sum, expires_epoch FROM records WHERE key = ?"
+SELECT = "SELECT data, sum, expires_epoch FROM records WHERE key = ?"
 _SELECT_KEYS = "SELECT key FROM records WHERE key >= ? AND key < ? ORDER BY key"
 _SELECT_ALL = "SELECT data, sum, key FROM records WHERE key >= ? AND key < ? ORDER BY key"
 _SELECT_EXPIRED = "SELECT data, sum, key FROM records WHERE expires_epoch <= ? LIMIT ?"
@@ -91,13 +96,13 @@ class Transaction:
         """Return the record under `key`, with the pending changes; None if absent or damaged."""
         if key in self._records:
             return self._records[key]
-        row = self._connection.execute(_SELECT, (_encode(key),)).fetchone()
+        row = self._connection.execute(SELECT, (encode_key(key),)).fetchone()
         self._expiries[key] = 0 if row is None else row[2]
         try:
-            record = _decode(key, row)
+            record = decode_row(key, row)
         except DamagedRecord as damage:
             self._met_damage(key, damage)
-            self._writes[key] = _DELETE, (_encode(key),)
+            self._writes[key] = _DELETE, (encode_key(key),)
             self._expiries[key] = 0
             record = None
         self._records[key] = record
@@ -105,23 +110,24 @@ class Transaction:
 
     def put(self, key: str, record: Record | None, now: Now) -> None:
         """Set the pending record under `key`; None removes it. Requires `load(key)` before."""
-        name = _encode(key)
+        name = encode_key(key)
         if record is None:
             self._writes[key] = _DELETE, (name,)
         else:
-            data, expires = pack(record), _expiry(record, now)
+            data, expires = pack(record), renewed_expiry(self._expiries[key], record, now)
             # Most writes keep the day of expiry, and then the index needs no write.
             if expires == self._expiries[key]:
-                self._writes[key] = _UPDATE, (data, _sum(name, data), name)
+                self._writes[key] = _UPDATE, (data, checksum(name, data), name)
             else:
-                self._writes[key] = _INSERT, (data, _sum(name, data), expires, name)
+                self._writes[key] = _INSERT, (data, checksum(name, data), expires, name)
         self._records[key] = record
         self.now = now
 
-    def write(self) -> None:
-        """Write the pending changes."""
+    def write(self) -> int:
+        """Write the pending changes, and return their number."""
         for statement, values in self._writes.values():
             self._connection.execute(statement, values)
+        return len(self._writes)
 
     def sweep(self, now: Now) -> bool:
         """Drop some expired records; return True if more may have expired.
@@ -134,7 +140,7 @@ class Transaction:
             name = row[2]
             expires: int | None = 0
             try:
-                record = _decode(name.decode("utf-8", "surrogatepass"), row)
+                record = decode_row(name.decode("utf-8", "surrogatepass"), row)
                 if record is not None and ((lasts := record.lasts(now)) is None or lasts > 0):
                     expires = _expiry(record, now)
             except (DamagedRecord, UnicodeDecodeError):
@@ -166,7 +172,14 @@ class RecordFile(SQLiteFile):
         self._reader = _Reader(path, format, patience=patience)
         self._name: bytes | None = None
         """Random name stored in the file that was last open; None if it was not yet open, or was renamed."""
-        self._sweep_at = 0.0
+        self.turn = threading.Lock()
+        """Lock of the thread that holds the file lock or waits for it. It comes before `file_lock` and `lock`."""
+        self.is_patient = True
+        """True if the connection waits for locks of other programs, which only the writer thread may do."""
+        self.writes = 0
+        """Writes since the last checkpoint."""
+        self.sweep_at = 0.0
+        """Monotonic second at which the writer thread is to drop expired records."""
 
     # --- Transactions ----------------------------------------------------------------------------------------------
 
@@ -176,27 +189,51 @@ class RecordFile(SQLiteFile):
         A damaged file is renamed, and `work` runs again on a fresh one. Raises StoreError or PolicyError.
         """
         try:
-            self.file_lock.take()
-            try:
-                with self.lock:
-                    try:
-                        self._run(work)
-                    except DamagedFile as damage:
-                        self._put_aside(damage)
-                        self._run(work)
-            finally:
-                self.file_lock.give()
+            with self.turn:
+                self.file_lock.take()
+                try:
+                    with self.lock:
+                        try:
+                            self._run(work)
+                        except DamagedFile as damage:
+                            self._put_aside(damage)
+                            self._run(work)
+                finally:
+                    self.file_lock.give()
         except OSError as error:
             raise self.translate(error) from error
 
     def _run(self, work: Callable[[Transaction], None]) -> None:
+        if not self.is_patient and (open_already := self.current_connection()) is not None:
+            open_already.execute(f"PRAGMA busy_timeout = {self.patience * 1000:.0f}")
+            self.is_patient = True
         with self.transaction() as connection:
             draft = Transaction(connection, self._met_damage)
             work(draft)
-            draft.write()
-            if draft.now is not None and time.monotonic() >= self._sweep_at:
+            self.writes += draft.write()
+            if draft.now is not None and time.monotonic() >= self.sweep_at:
                 is_more = draft.sweep(draft.now)
-                self._sweep_at = time.monotonic() + (1.0 if is_more else _SWEEP_EVERY)
+                self.sweep_at = time.monotonic() + (1.0 if is_more else _SWEEP_EVERY)
+
+    def needs_thread(self, now: float) -> bool:
+        """Return whether the next update must be the writer thread's, for a sweep or a checkpoint after it."""
+        return self.writes >= _CHECKPOINT_EVERY or now >= self.sweep_at
+
+    def checkpoint_if_due(self) -> None:
+        """Move the log into the file if it has grown, and begin it again. The next transaction reports errors."""
+        if self.writes < _CHECKPOINT_EVERY:
+            return
+        self.writes = 0
+        with contextlib.suppress(*TROUBLE, StoreError), self.turn:
+            self.file_lock.take()
+            try:
+                with self.use() as connection:
+                    _, pages, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                    if pages == moved:
+                        # The first write after a complete checkpoint begins the log again, and waits for the disk.
+                        connection.execute("UPDATE names SET name = name")
+            finally:
+                self.file_lock.give()
 
     def _met_damage(self, key: str, damage: DamagedRecord) -> None:
         _log.warning("%s: the record under %a is damaged and counts as absent: %s", self.path, key, damage)
@@ -228,6 +265,7 @@ class RecordFile(SQLiteFile):
         before, known, found = self.opened, self._name, inode(self.path)
         self._look_at_file()
         connection = super().open()
+        self.is_patient = True
         if known is not None and (self._name != known or found != before):  # a copy has the same name
             self.losses.append(Loss(object()))
             what = "removed under us. A fresh one is begun" if found is None else "replaced under us. That one is used"
@@ -254,6 +292,7 @@ class RecordFile(SQLiteFile):
             super().prepare(connection)
         except ForeignFile as error:
             raise PolicyError(str(error)) from None
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
         names: list[tuple[bytes]] = connection.execute("SELECT name FROM names").fetchall()
         if len(names) != 1:
             raise Unsound("it has no name")
@@ -278,18 +317,24 @@ class RecordFile(SQLiteFile):
 
     def close(self) -> None:
         """Close the file. A thread that still runs at the end of the program opens it again."""
-        for file in (self, self._reader):
-            with file.lock:
-                file.disconnect()
-        self.file_lock.drop()
+        with self.turn:
+            for file in (self, self._reader):
+                with file.lock:
+                    file.disconnect()
+            self.file_lock.drop()
+
+    def after_fork(self, *, is_child: bool) -> None:
+        if is_child:
+            self.turn = threading.Lock()  # a thread of the parent may hold it
+        super().after_fork(is_child=is_child)
 
     # --- Reads -----------------------------------------------------------------------------------------------------
 
     def read(self, key: str) -> Record | None:
         """Return the last committed record under `key`, or None. Raises Unready if a transaction must come first."""
-        [row] = self._rows(_SELECT, (_encode(key),)) or [None]
+        [row] = self._rows(SELECT, (encode_key(key),)) or [None]
         try:
-            return _decode(key, row)
+            return decode_row(key, row)
         except DamagedRecord as damage:
             self.is_suspect = True
             raise Unready(f"{self.path} is damaged.") from damage
@@ -308,7 +353,7 @@ class RecordFile(SQLiteFile):
         for row in self._rows(_SELECT_ALL, _range(prefix)):
             with contextlib.suppress(UnicodeDecodeError, StoreError):  # damaged, or of a later version
                 key = row[2].decode("utf-8", "surrogatepass")
-                if (record := _decode(key, row)) is not None:
+                if (record := decode_row(key, row)) is not None:
                     found.append((key, record))
         return found
 
@@ -335,26 +380,26 @@ class RecordFile(SQLiteFile):
                     return None
                 with contextlib.closing(connect(self.path, mode, _PEEK)) as connection:
                     self.version(connection)  # raises for a foreign file
-                    return _decode(key, connection.execute(_SELECT, (_encode(key),)).fetchone())
+                    return decode_row(key, connection.execute(SELECT, (encode_key(key),)).fetchone())
         return None
 
 
-def _encode(key: str) -> bytes:
+def encode_key(key: str) -> bytes:
     """Return a key as stored in the file: any text, including lone surrogates and NUL."""
     return key.encode("utf-8", "surrogatepass")
 
 
-def _decode(key: str, row: Any) -> Record | None:
+def decode_row(key: str, row: Any) -> Record | None:
     """Return the record of a row; None if `row` is None. Raises DamagedRecord or StoreError."""
     if row is None:
         return None
     data, total = row[0], row[1]
-    if not isinstance(data, bytes) or total != _sum(_encode(key), data):
+    if not isinstance(data, bytes) or total != checksum(encode_key(key), data):
         raise DamagedRecord("its check sum is wrong.")
     return unpack(data)
 
 
-def _sum(name: bytes, data: bytes) -> int:
+def checksum(name: bytes, data: bytes) -> int:
     """Return a checksum. SQLite has no checksums, and a flipped bit in a counter looks like a valid number."""
     return zlib.crc32(data, zlib.crc32(name))
 
@@ -365,7 +410,18 @@ def _expiry(record: Record, now: Now) -> int | None:
     return None if lasts is None else -(-(now.epoch + lasts) // (_DAY * SECOND)) * _DAY
 
 
+def renewed_expiry(expires: int | None, record: Record, now: Now) -> int | None:
+    """Return the epoch second of expiry to store, when `expires` is stored.
+
+    A stored one stays while it is more than a day ahead, because the computation takes 2 µs. It only says when a sweep
+    examines the record, which then decides itself whether it has expired.
+    """
+    if expires is not None and expires > now.epoch // SECOND + _DAY:
+        return expires
+    return _expiry(record, now)
+
+
 def _range(prefix: str) -> tuple[bytes, bytes]:
     """Return the first key that may begin with `prefix`, and the first key after all of them."""
-    first = _encode(prefix)
+    first = encode_key(prefix)
     return first, first[:-1] + bytes([first[-1] + 1]) if first else b"\xff"  # UTF-8 has no byte 255
