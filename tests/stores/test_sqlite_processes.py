@@ -44,6 +44,17 @@ def test_processes_killed_at_any_moment_lose_nothing_that_was_acknowledged(tmp_p
     assert list(tmp_path.glob("*.damaged*")) == []
 
 
+def test_threads_and_tasks_of_several_processes_lose_nothing_on_whatever_way(tmp_path: Path) -> None:
+    """F37: updates in the caller's thread and in the writer thread, of the same keys."""
+    place = InFile(str(tmp_path / "state.sqlite"))
+
+    run([Worker("mixed", 300, place) for _ in range(3)])
+
+    store = place.open()
+    assert sum(store.read(f"host:{number}").requests for number in range(3)) == 3 * 6 * 300
+    store.close()
+
+
 @pytest.mark.alone
 def test_eight_processes_in_a_hurry_get_their_turns_alike(tmp_path: Path) -> None:
     """Design 7: SQLite's own way to wait starves some of them for half a second and more."""

@@ -5,13 +5,15 @@ It says `ready` when it has the store open, and starts with the first line on it
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from curtsy.stores import Store
+from curtsy.stores import NOT_NOW, BlockingStore, Store
 from tests.stores.places import Place, place_of
 from tests.stores.steps import count, keep
 from tests.support.warm import Process
@@ -91,7 +93,35 @@ def measure(store: Store, times: int) -> None:
     print(done, longest)
 
 
-WORK: dict[str, Callable[[Store, int], None]] = {"one": count_one, "many": count_many, "measure": measure}
+def count_mixed(store: BlockingStore, times: int) -> None:
+    """On three keys, by two threads and four tasks at once; the tasks try first without the writer thread."""
+
+    def counted(thread: int) -> None:
+        for turn in range(times):
+            store.update(f"host:{(turn + thread) % 3}", count)
+
+    async def task(number: int) -> None:
+        for turn in range(times):
+            key = f"host:{(turn + number) % 3}"
+            if store.inner.update_now(key, count) is NOT_NOW:
+                await store.inner.update(key, count)
+            if turn % 7 == number:
+                await asyncio.sleep(0)
+
+    async def tasks() -> None:
+        await asyncio.gather(
+            *(task(number) for number in range(4)), *(asyncio.to_thread(counted, one) for one in (0, 1))
+        )
+
+    asyncio.run(tasks())
+
+
+WORK: dict[str, Callable[[Any, int], None]] = {
+    "one": count_one,
+    "many": count_many,
+    "measure": measure,
+    "mixed": count_mixed,
+}
 
 
 def main() -> None:

@@ -25,8 +25,12 @@ from curtsy.system.clock import Clock
 SLOW = 0.005
 """Seconds of one update after which the writer thread is used for a while, because the disk is slow."""
 
-_FIRST_REST, _LAST_REST = 0.05, 30.0
+_FIRST_REST, _LAST_REST = 0.01, 30.0
 """Shortest and longest seconds for which the writer thread is used then. They double if the disk is still slow."""
+
+_TRIAL = 5
+"""Updates after such a rest of which a slow one means that the disk is still slow. Later ones do not: the thread may
+have waited for a processor."""
 
 _STREAK = 0.002
 """Seconds of updates without a pause after which one update goes to the writer thread. Meanwhile other processes get
@@ -63,6 +67,8 @@ class InlineUpdates:
         """Monotonic seconds of the first update of the present series, and of the end of the last update."""
         self._resume_at = 0.0
         self._rest = _FIRST_REST
+        self._updates = 0
+        """Updates since the last rest."""
 
     def update(self, key: str, step: Step[Answer], clock: Clock) -> Answer | NotNow:
         """Change a record, or return NOT_NOW if that may take time. Raises only what the step raises."""
@@ -79,19 +85,20 @@ class InlineUpdates:
             return self._locked(key, step, clock)
         finally:
             self._ended_at = time.monotonic()
+            self._updates += 1
             if self._ended_at - now > SLOW:
-                self._pause(now)
+                self._pause()
             file.turn.release()
 
     def forget(self, key: str) -> None:
         """Forget a record that the writer thread changes."""
         self._seen.pop(key, None)
 
-    def _pause(self, began: float) -> None:
+    def _pause(self) -> None:
         """Leave the updates to the writer thread for a while."""
-        is_still_slow = began - self._resume_at < self._rest
-        self._rest = min(2 * self._rest, _LAST_REST) if is_still_slow else _FIRST_REST
-        self._resume_at = time.monotonic() + self._rest
+        self._rest = min(2 * self._rest, _LAST_REST) if self._updates <= _TRIAL else _FIRST_REST
+        self._resume_at = self._ended_at + self._rest
+        self._updates = 0
 
     def _locked(self, key: str, step: Step[Answer], clock: Clock) -> Answer | NotNow:
         """Take the file lock and the connection, if both are free, and change the record."""

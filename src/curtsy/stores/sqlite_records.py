@@ -32,6 +32,7 @@ from curtsy.stores.sqlite_file import (
     Unsound,
     connect,
     error_code,
+    pragma_number,
 )
 from curtsy.system.file_lock import inode
 
@@ -231,7 +232,9 @@ class RecordFile(SQLiteFile):
                     _, pages, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                     if pages == moved:
                         # The first write after a complete checkpoint begins the log again, and waits for the disk.
-                        connection.execute("UPDATE names SET name = name")
+                        # SQLite skips an UPDATE that changes nothing, but writes this.
+                        version = pragma_number(connection, "user_version")
+                        connection.execute(f"PRAGMA user_version = {version}")
             finally:
                 self.file_lock.give()
 

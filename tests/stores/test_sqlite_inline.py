@@ -1,0 +1,254 @@
+"""Updates of a SQLite file in the caller's own thread: when they are made there, and when not."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curtsy.core.host import Host
+from curtsy.core.message import Now
+from curtsy.core.outcome import Kind, Outcome
+from curtsy.core.policy import UNLIMITED
+from curtsy.engine.gate import Gate, Request, Ticket
+from curtsy.stores import NOT_NOW, AsyncStore, Step
+from curtsy.stores.fallback import AsyncFallbackStore
+from curtsy.stores.sqlite import AsyncSQLiteStore
+from curtsy.stores.sqlite_inline import SLOW
+from tests.stores.places import InFile
+from tests.stores.steps import Refusal, count, keep, remove
+from tests.stores.worker import Worker, run
+from tests.support.polling import until
+
+PATIENCE = 30.0
+"""Seconds that only the writer thread may wait for another program."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.sqlite"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[AsyncSQLiteStore]:
+    """A store whose file is open, with a count of 1 under `a`."""
+    store = AsyncSQLiteStore(path, patience=PATIENCE)
+    await store.update("a", count)
+    yield store
+    await store.close()
+
+
+async def inline(store: AsyncStore, key: str, step: Step[Any]) -> Any:
+    """Try until it is done in this thread: on a busy machine, a thread that waited looks like a slow disk."""
+    answers: list[Any] = []
+
+    def try_once() -> bool:
+        answers.append(store.update_now(key, step))
+        return answers[-1] is not NOT_NOW
+
+    await until(try_once, every=0.001)
+    return answers[-1]
+
+
+def where(record: Host | None, now: Now) -> tuple[Host, int]:
+    """Count, and answer the thread that does it."""
+    return count(record, now)[0], threading.get_ident()
+
+
+async def test_a_free_file_is_written_in_the_callers_thread(store: AsyncSQLiteStore, path: Path) -> None:
+    """Q1: the way to the writer thread and back takes longer than the update. The file has it at once."""
+    assert await inline(store, "a", where) == threading.get_ident()
+    assert await inline(store, "new", count) == 1
+    assert await inline(store, "a", keep) == 2
+    assert await inline(store, "new", remove)
+
+    other = sqlite3.connect(path)
+    assert other.execute("SELECT count(*) FROM records WHERE key IN (?, ?)", (b"a", b"new")).fetchone() == (1,)
+    other.close()
+
+
+async def test_the_first_update_opens_the_file_in_the_writer_thread(path: Path) -> None:
+    """Q1: that waits for the disk."""
+    store = AsyncSQLiteStore(path)
+
+    assert store.update_now("a", count) is NOT_NOW
+    assert await store.update("a", where) != threading.get_ident()
+    assert await inline(store, "a", count) == 2
+    await store.close()
+    assert store.update_now("a", count) is NOT_NOW
+
+
+async def test_a_request_passes_the_gate_without_a_pause(store: AsyncSQLiteStore) -> None:
+    """Q1: admission and settlement never give the event loop away, with the fallback neither."""
+    wrapped = AsyncFallbackStore(store)
+    gate = Gate(wrapped)
+
+    def is_passed_at_once() -> bool:
+        coroutine = enter_and_settle()
+        try:
+            coroutine.send(None)
+        except StopIteration:
+            return True
+        coroutine.close()
+        return False
+
+    async def enter_and_settle() -> None:
+        ticket = await gate.enter(Request("host:a", UNLIMITED))
+        assert isinstance(ticket, Ticket)
+        await gate.settle(ticket, Outcome(Kind.ANSWERED, 200))
+
+    await until(is_passed_at_once, every=0.001)
+    assert (await wrapped.read("host:a")).requests >= 1
+
+
+async def test_a_lock_of_another_process_is_not_waited_for(store: AsyncSQLiteStore, path: Path) -> None:
+    """Design 3: the event loop never waits for the lock."""
+    with open(f"{path}.lock") as side_file:  # noqa: ASYNC230
+        fcntl.flock(side_file, fcntl.LOCK_EX)
+        assert store.update_now("a", count) is NOT_NOW
+        waiting = asyncio.create_task(store.update("a", where))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+
+    assert await waiting != threading.get_ident()
+    assert await inline(store, "a", count) == 3
+
+
+async def test_a_lock_of_another_program_is_not_waited_for(store: AsyncSQLiteStore, path: Path) -> None:
+    """Design 3: SQLite itself would wait for as long as the writer thread may."""
+    await inline(store, "a", count)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    began = time.monotonic()
+    assert store.update_now("a", count) is NOT_NOW
+    assert store.update_now("new", count) is NOT_NOW
+    assert time.monotonic() - began < PATIENCE / 2
+    waiting = asyncio.create_task(store.update("a", count))
+    await until(lambda: time.monotonic() - began > 0.1)
+    other.execute("ROLLBACK")
+
+    assert await waiting == 3, "the writer thread is still patient"
+    other.close()
+
+
+async def test_no_update_overtakes_one_that_waits(store: AsyncSQLiteStore) -> None:
+    """B5: first come, first served among the callers of a process."""
+    inside, go = threading.Event(), threading.Event()
+
+    def slow(record: Host | None, now: Now) -> tuple[Host, int]:
+        inside.set()
+        go.wait(60)
+        return count(record, now)
+
+    first = asyncio.create_task(store.update("b", slow))
+    await asyncio.to_thread(inside.wait, 10)
+    second = asyncio.create_task(store.update("a", count))
+    await asyncio.sleep(0)
+    assert store.update_now("a", count) is NOT_NOW
+    go.set()
+
+    assert (await first, await second) == (1, 2)
+    assert await inline(store, "a", count) == 3
+
+
+async def test_after_a_slow_update_the_writer_thread_is_used(store: AsyncSQLiteStore) -> None:
+    """Q1: a slow disk must not stop the event loop again and again. It is tried again after a while."""
+
+    def slow(record: Host | None, now: Now) -> tuple[Host, float]:
+        ends = time.monotonic() + 2 * SLOW
+        while time.monotonic() < ends:
+            pass
+        return count(record, now)[0], ends
+
+    while True:
+        ended = await inline(store, "a", slow)
+        answer = store.update_now("a", count)
+        if time.monotonic() - ended < SLOW:  # else this process stood still in between
+            break
+    assert answer is NOT_NOW
+    assert await store.update("a", where) != threading.get_ident()
+    assert await inline(store, "a", where) == threading.get_ident()
+
+
+async def test_checkpoints_are_left_to_the_writer_thread(store: AsyncSQLiteStore, path: Path) -> None:
+    """Q1: they wait for the disk. Without them the log would grow without end."""
+
+    def begun() -> bytes:
+        with open(f"{path}-wal", "rb") as log:  # the number of its beginnings (fileformat2.html, 4.1)
+            return log.read(16)[12:]
+
+    before, written, ends = begun(), 0, time.monotonic() + 60
+    while written < 1000 and time.monotonic() < ends:
+        written += store.update_now("a", count) is not NOT_NOW
+        if written % 50 == 0:
+            await asyncio.sleep(0)
+    assert begun() == before
+
+    await store.update_many([("a", count)] * 2)
+    await until(lambda: begun() != before)
+    assert (await store.read("a")).requests >= 1000
+
+
+async def test_a_record_that_another_process_has_changed_is_read_again(store: AsyncSQLiteStore, path: Path) -> None:
+    """F38: what is remembered of it is old then, whatever the step makes of it."""
+    place = InFile(str(path))
+
+    def at_least(least: int) -> Step[int]:
+        def step(record: Host | None, now: Now) -> tuple[Host | None, int]:
+            if record is None or record.requests < least:
+                raise Refusal(str(record))
+            return record, record.requests
+
+        return step
+
+    await inline(store, "host:one", count)
+    run([Worker("one", 4, place)])
+    assert await inline(store, "host:one", count) == 6
+    run([Worker("one", 4, place)])
+    assert await inline(store, "host:one", keep) == 10
+    await inline(store, "host:one", count)
+    run([Worker("one", 4, place)])
+    assert await inline(store, "host:one", at_least(15)) == 15
+    with pytest.raises(Refusal):
+        await inline(store, "host:one", at_least(16))
+
+
+async def test_what_was_written_in_the_callers_thread_is_put_into_a_fresh_file(path: Path) -> None:
+    """B8: the fallback remembers it, as it does what the writer thread has written."""
+    store = AsyncFallbackStore(AsyncSQLiteStore(path))
+    await store.update("host:a", count)
+    assert await inline(store, "host:a", count) == 2
+    for suffix in ("-wal", "-shm", ""):
+        os.unlink(f"{path}{suffix}")
+
+    assert store.update_now("host:a", count) is NOT_NOW
+    assert await store.update("host:a", count) == 3
+    await store.close()
+
+
+def test_loops_and_threads_share_a_file(path: Path) -> None:
+    """L9: each in its own thread, on the same key."""
+    store = AsyncSQLiteStore(path)
+
+    async def counted() -> None:
+        for _ in range(200):
+            if store.update_now("a", count) is NOT_NOW:
+                await store.update("a", count)
+
+    threads = [threading.Thread(target=lambda: asyncio.run(counted())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert asyncio.run(store.update("a", keep)) == 800
+    asyncio.run(store.close())
