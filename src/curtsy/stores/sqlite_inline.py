@@ -113,11 +113,8 @@ class InlineUpdates:
                 return NOT_NOW
             try:
                 connection = file.current_connection()
-                if connection is None:
+                if connection is None or (file.is_patient and not file.set_patience(connection, False)):
                     return NOT_NOW
-                if file.is_patient:
-                    connection.execute("PRAGMA busy_timeout = 0")
-                    file.is_patient = False
                 return self._update(connection, key, step, clock)
             finally:
                 file.lock.release()
@@ -132,18 +129,14 @@ class InlineUpdates:
                 changed, answer = step(stored.record, now)
             except Exception:  # the record may be outdated: the step decides on the present one
                 changed = None
-            if (
-                changed is not None
-                and changed is not stored.record
-                and self._swap(connection, key, stored, changed, now)
-            ):
+            is_changed = changed is not None and changed is not stored.record  # else an old record must not decide
+            if is_changed and self._swap(connection, key, stored, changed, now):
                 return answer
         try:
             name = encode_key(key)
             row = connection.execute(SELECT, (name,)).fetchone()
-            stored = (
-                _Stored(name, None, 0, None) if row is None else _Stored(name, row[0], row[2], decode_row(key, row))
-            )
+            data, _, expires = row or (None, None, 0)
+            stored = _Stored(name, data, expires, decode_row(key, row))
         except (*TROUBLE, StoreError):  # the writer thread meets the same, and can act on it
             return NOT_NOW
         now = clock.now()

@@ -53,7 +53,10 @@ _SWEEP_EVERY = 60.0
 """Seconds between two sweeps of expired records."""
 
 _CHECKPOINT_EVERY = 1000
-"""Writes of this process after which the log is moved into the file. A write takes one or two pages of 4 KiB."""
+"""Writes of this process after which the log is moved into the file. Most writes take one page."""
+
+_PAGE = 4096
+"""Bytes of a page."""
 
 _SWEEP_ROWS = 100
 """Maximum number of records that one sweep examines."""
@@ -205,9 +208,9 @@ class RecordFile(SQLiteFile):
             raise self.translate(error) from error
 
     def _run(self, work: Callable[[Transaction], None]) -> None:
-        if not self.is_patient and (open_already := self.current_connection()) is not None:
-            open_already.execute(f"PRAGMA busy_timeout = {self.patience * 1000:.0f}")
-            self.is_patient = True
+        if not self.is_patient:
+            with self.use() as connection:
+                self.set_patience(connection, True)
         with self.transaction() as connection:
             draft = Transaction(connection, self._met_damage)
             work(draft)
@@ -215,6 +218,13 @@ class RecordFile(SQLiteFile):
             if draft.now is not None and time.monotonic() >= self.sweep_at:
                 is_more = draft.sweep(draft.now)
                 self.sweep_at = time.monotonic() + (1.0 if is_more else _SWEEP_EVERY)
+
+    def set_patience(self, connection: sqlite3.Connection, is_patient: bool) -> bool:
+        """Set whether the connection waits for locks of other programs; return False if that fails."""
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute(f"PRAGMA busy_timeout = {self.patience * 1000 * is_patient:.0f}")
+            self.is_patient = is_patient
+        return self.is_patient == is_patient
 
     def needs_thread(self, now: float) -> bool:
         """Return whether the next update must be the writer thread's, for a sweep or a checkpoint after it."""
@@ -269,6 +279,8 @@ class RecordFile(SQLiteFile):
         self._look_at_file()
         connection = super().open()
         self.is_patient = True
+        with contextlib.suppress(OSError):  # processes that were killed may have left a log
+            self.writes = os.path.getsize(self.path + "-wal") // _PAGE
         if known is not None and (self._name != known or found != before):  # a copy has the same name
             self.losses.append(Loss(object()))
             what = "removed under us. A fresh one is begun" if found is None else "replaced under us. That one is used"
@@ -320,11 +332,15 @@ class RecordFile(SQLiteFile):
 
     def close(self) -> None:
         """Close the file. A thread that still runs at the end of the program opens it again."""
-        with self.turn:
+        if not self.turn.acquire(timeout=self.patience):
+            return  # a step in another thread does not end
+        try:
             for file in (self, self._reader):
                 with file.lock:
                     file.disconnect()
             self.file_lock.drop()
+        finally:
+            self.turn.release()
 
     def after_fork(self, *, is_child: bool) -> None:
         if is_child:
