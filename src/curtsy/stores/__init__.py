@@ -13,7 +13,7 @@ from curtsy.system.clock import Clock
 
 __all__ = [
     "Answer", "AsyncMemoryStore", "AsyncStore", "BlockingStore", "Loss", "MemoryStore", "Step", "Store", "WrappedStore",
-    "open_async_store", "open_store", "read_all",
+    "for_threads", "open_async_store", "open_store", "read_all",
 ]  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from curtsy.core.errors import PolicyError, StoreError
+from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Now
 from curtsy.core.record import Record
 from curtsy.stores.codec import DamagedRecord, pack, unpack
@@ -31,7 +32,11 @@ from curtsy.stores.sqlite_file import (
     connect,
     error_code,
 )
+from curtsy.stores.survey import HOSTS, KEPT, HostNotes, Survey, survey_of
 from curtsy.system.file_lock import inode
+
+_IS_HOST = "key >= x'686f73743a' AND key < x'686f73743b'"
+"""Condition of the records of hosts: their keys begin with `host:`."""
 
 FORMAT = Format(
     application=0x43757274,
@@ -41,6 +46,14 @@ FORMAT = Format(
         "CREATE INDEX records_by_expiry ON records (expires_epoch) WHERE expires_epoch IS NOT NULL",
         # A random name identifies the file, because inode numbers are reused.
         "CREATE TABLE names AS SELECT randomblob(16) AS name",
+        # Index of hosts for `survey()`. A file of an earlier format has no entries yet.
+        "CREATE TABLE hosts (key BLOB PRIMARY KEY, used_epoch INTEGER NOT NULL, trouble INTEGER NOT NULL)"
+        " WITHOUT ROWID",
+        "CREATE INDEX hosts_by_use ON hosts (used_epoch)",
+        "CREATE INDEX hosts_in_trouble ON hosts (used_epoch) WHERE trouble",
+        f"INSERT INTO hosts SELECT key, host_used(data), 1 FROM records WHERE {_IS_HOST} AND host_in_trouble(data)",
+        "INSERT OR IGNORE INTO hosts SELECT key, host_used(data), 0 FROM records"
+        f" WHERE {_IS_HOST} ORDER BY host_used(data) DESC LIMIT {KEPT}",
     ),
 )
 
@@ -52,6 +65,9 @@ _SWEEP_EVERY = 60.0
 _SWEEP_ROWS = 100
 """Maximum number of records that one sweep examines."""
 
+_COUNT_LONG, _COUNT_REST = 0.01, 100
+"""Seconds from which a count of hosts is kept, and for how many times its duration."""
+
 _SELECT = "SELECT data, sum, expires_epoch FROM records WHERE key = ?"
 _SELECT_KEYS = "SELECT key FROM records WHERE key >= ? AND key < ? ORDER BY key"
 _SELECT_ALL = "SELECT data, sum, key FROM records WHERE key >= ? AND key < ? ORDER BY key"
@@ -60,6 +76,23 @@ _INSERT = "INSERT OR REPLACE INTO records (data, sum, expires_epoch, key) VALUES
 _UPDATE = "UPDATE records SET data = ?, sum = ? WHERE key = ?"
 _POSTPONE = "UPDATE records SET expires_epoch = ? WHERE key = ?"
 _DELETE = "DELETE FROM records WHERE key = ?"
+_SELECT_PAGE = (
+    "SELECT data, sum, key FROM records WHERE key >= ? AND key < ? AND key <> ? AND instr(substr(key, ?), ?)"
+    " ORDER BY key LIMIT ?"
+)
+_COUNT_HOSTS = f"SELECT count(*) FROM records WHERE {_IS_HOST}"
+_COUNT_TROUBLE = "SELECT count(*) FROM hosts WHERE trouble"
+# CROSS JOIN keeps the order of the tables, so that the index ends the query after the last row.
+_SELECT_RECENT = (
+    "SELECT data, sum, key FROM hosts CROSS JOIN records USING (key) ORDER BY used_epoch DESC LIMIT ?",
+    "SELECT data, sum, key FROM hosts CROSS JOIN records USING (key) WHERE trouble ORDER BY used_epoch DESC LIMIT ?",
+)
+_ENTER_HOST = "INSERT OR REPLACE INTO hosts (key, used_epoch, trouble) VALUES (?, ?, ?)"
+_DELETE_HOST = "DELETE FROM hosts WHERE key = ?"
+_TRIM_HOSTS = (
+    "DELETE FROM hosts WHERE NOT trouble AND used_epoch <"
+    f" (SELECT used_epoch FROM hosts ORDER BY used_epoch DESC LIMIT 1 OFFSET {KEPT})"
+)
 
 _LEAST = 512
 """Bytes of the smallest database: SQLite treats some shorter files as empty databases."""
@@ -84,6 +117,8 @@ class Transaction:
         self._records: dict[str, Record | None] = {}
         self._expiries: dict[str, int | None] = {}
         self._writes: dict[str, tuple[str, tuple[Any, ...]]] = {}
+        self.changes: list[tuple[str, Record | None, Record | None]] = []
+        """Key, old record and new record of each change, for the index of hosts."""
         self.now: Now | None = None
         """Time of the last change; None if nothing changed."""
 
@@ -106,6 +141,7 @@ class Transaction:
     def put(self, key: str, record: Record | None, now: Now) -> None:
         """Set the pending record under `key`; None removes it. Requires `load(key)` before."""
         name = _encode(key)
+        self.changes.append((key, self._records[key], record))
         if record is None:
             self._writes[key] = _DELETE, (name,)
         else:
@@ -143,6 +179,7 @@ class Transaction:
                 expires = now.epoch // SECOND + _DAY
             if expires == 0:
                 self._connection.execute(_DELETE, (name,))
+                self._connection.execute(_DELETE_HOST, (name,))
             else:
                 self._connection.execute(_POSTPONE, (expires, name))
         return len(rows) == _SWEEP_ROWS
@@ -167,6 +204,9 @@ class RecordFile(SQLiteFile):
         self._name: bytes | None = None
         """Random name stored in the file that was last open; None if it was not yet open, or was renamed."""
         self._sweep_at = 0.0
+        self._notes = HostNotes()
+        self._total = 0
+        self._recount_at = 0.0
 
     # --- Transactions ----------------------------------------------------------------------------------------------
 
@@ -194,9 +234,23 @@ class RecordFile(SQLiteFile):
             draft = Transaction(connection, self._met_damage)
             work(draft)
             draft.write()
+            for change in draft.changes:
+                self._notes.add(*change)
+            self._enter_hosts(connection)
             if draft.now is not None and time.monotonic() >= self._sweep_at:
                 is_more = draft.sweep(draft.now)
                 self._sweep_at = time.monotonic() + (1.0 if is_more else _SWEEP_EVERY)
+
+    def _enter_hosts(self, connection: sqlite3.Connection, *, is_last: bool = False) -> None:
+        """Write the notes that are due into the index of hosts, within a transaction."""
+        if not (notes := self._notes.take(is_last=is_last)):
+            return
+        for key, note in notes.items():
+            if note is None:
+                connection.execute(_DELETE_HOST, (_encode(key),))
+            else:
+                connection.execute(_ENTER_HOST, (_encode(key), *note))
+        connection.execute(_TRIM_HOSTS)
 
     def _met_damage(self, key: str, damage: DamagedRecord) -> None:
         _log.warning("%s: the record under %a is damaged and counts as absent: %s", self.path, key, damage)
@@ -250,6 +304,8 @@ class RecordFile(SQLiteFile):
 
     def prepare(self, connection: sqlite3.Connection) -> None:
         """Check the format of the file, create its tables, and read its name. Raises PolicyError for a foreign file."""
+        connection.create_function("host_used", 1, lambda data: _host(data).used_at, deterministic=True)
+        connection.create_function("host_in_trouble", 1, lambda data: _host(data).is_in_trouble, deterministic=True)
         try:
             super().prepare(connection)
         except ForeignFile as error:
@@ -278,10 +334,22 @@ class RecordFile(SQLiteFile):
 
     def close(self) -> None:
         """Close the file. A thread that still runs at the end of the program opens it again."""
+        with contextlib.suppress(StoreError, OSError):
+            self._enter_last_hosts()
         for file in (self, self._reader):
             with file.lock:
                 file.disconnect()
         self.file_lock.drop()
+
+    def _enter_last_hosts(self) -> None:
+        """Write the remaining notes, if the file is still open and its lock is free: they are worth no wait."""
+        with self.lock:
+            if self._notes and self.is_open and self.is_current() and self.file_lock.take(wait=False):
+                try:
+                    with self.transaction() as connection:
+                        self._enter_hosts(connection, is_last=True)
+                finally:
+                    self.file_lock.give()
 
     # --- Reads -----------------------------------------------------------------------------------------------------
 
@@ -304,15 +372,35 @@ class RecordFile(SQLiteFile):
 
     def records(self, prefix: str) -> list[tuple[str, Record]]:
         """Return all records whose keys begin with `prefix`, of one moment; skip unreadable ones."""
-        found = []
-        for row in self._rows(_SELECT_ALL, _range(prefix)):
-            with contextlib.suppress(UnicodeDecodeError, StoreError):  # damaged, or of a later version
-                key = row[2].decode("utf-8", "surrogatepass")
-                if (record := _decode(key, row)) is not None:
-                    found.append((key, record))
-        return found
+        return _readable(self._rows(_SELECT_ALL, _range(prefix)))
 
-    def _rows(self, query: str, values: tuple[bytes, ...]) -> list[Any]:
+    def page(self, prefix: str, part: str, after: str, most: int) -> list[tuple[str, Record]]:
+        """Return the first `most` records; see `AsyncStore.page`. Skip unreadable ones."""
+        first, end = _range(prefix)
+        last, skipped = _encode(after), len(first) + 1
+        values = (max(first, last), end, last or b"\xff", skipped, _encode(part), most)
+        return _readable(self._rows(_SELECT_PAGE, values))
+
+    def survey(self, recent: int, troubled: int) -> Survey:
+        """Return hosts used last and hosts in trouble; see `AsyncStore.survey`."""
+        total = self._count_hosts()
+        if total <= recent:  # includes hosts whose notes are not written yet
+            return survey_of(self.records(HOSTS), recent, troubled)
+        [[in_trouble]] = self._rows(_COUNT_TROUBLE)
+        by_use, by_trouble = _SELECT_RECENT
+        rows = [*self._rows(by_use, (recent,)), *self._rows(by_trouble, (troubled,))]
+        return Survey({key: host for key, host in _readable(rows) if isinstance(host, Host)}, total, in_trouble)
+
+    def _count_hosts(self) -> int:
+        """Return the number of hosts. That of a large file, which takes 0.1 s per million, is kept for a while."""
+        began = time.monotonic()
+        if began >= self._recount_at:
+            [[self._total]] = self._rows(_COUNT_HOSTS)
+            took = time.monotonic() - began
+            self._recount_at = began + took * _COUNT_REST if took > _COUNT_LONG else 0.0
+        return self._total
+
+    def _rows(self, query: str, values: tuple[bytes | int, ...] = ()) -> list[Any]:
         file = inode(self.path)
         if file is None or file != self.opened or not self.is_open:
             raise Unready(f"{self.path} is not open.")
@@ -352,6 +440,25 @@ def _decode(key: str, row: Any) -> Record | None:
     if not isinstance(data, bytes) or total != _sum(_encode(key), data):
         raise DamagedRecord("its check sum is wrong.")
     return unpack(data)
+
+
+def _readable(rows: list[Any]) -> list[tuple[str, Record]]:
+    """Return the keys and records of rows, without those that are damaged or of a later version."""
+    found = []
+    for row in rows:
+        with contextlib.suppress(UnicodeDecodeError, StoreError):
+            key = row[2].decode("utf-8", "surrogatepass")
+            if (record := _decode(key, row)) is not None:
+                found.append((key, record))
+    return found
+
+
+def _host(data: object) -> Host:
+    """Return the host in the data of a row; an empty record if it is unreadable, or of another kind."""
+    with contextlib.suppress(StoreError):
+        if isinstance(data, bytes) and isinstance(record := unpack(data), Host):
+            return record
+    return Host()
 
 
 def _sum(name: bytes, data: bytes) -> int:
