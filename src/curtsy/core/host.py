@@ -161,7 +161,7 @@ class Host(Record, frozen=True, tag="host"):
     @property
     def used_at(self) -> int:
         """Return the epoch second of the last write."""
-        return (max(self.sent_at, self.written_at) + self.offset) // SECOND
+        return ((self.written_at or self.sent_at) + self.offset) // SECOND
 
     @property
     def is_in_trouble(self) -> bool:

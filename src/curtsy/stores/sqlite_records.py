@@ -83,7 +83,7 @@ _SELECT_PAGE = (
 _COUNT_HOSTS = f"SELECT count(*) FROM records WHERE {_IS_HOST}"
 _COUNT_TROUBLE = "SELECT count(*) FROM hosts WHERE trouble"
 # CROSS JOIN keeps the order of the tables, so that the index ends the query after the last row.
-_SELECT_RECENT = (
+SELECT_SURVEYED = (
     "SELECT data, sum, key FROM hosts CROSS JOIN records USING (key) ORDER BY used_epoch DESC LIMIT ?",
     "SELECT data, sum, key FROM hosts CROSS JOIN records USING (key) WHERE trouble ORDER BY used_epoch DESC LIMIT ?",
 )
@@ -387,7 +387,7 @@ class RecordFile(SQLiteFile):
         if total <= recent:  # includes hosts whose notes are not written yet
             return survey_of(self.records(HOSTS), recent, troubled)
         [[in_trouble]] = self._rows(_COUNT_TROUBLE)
-        by_use, by_trouble = _SELECT_RECENT
+        by_use, by_trouble = SELECT_SURVEYED
         rows = [*self._rows(by_use, (recent,)), *self._rows(by_trouble, (troubled,))]
         return Survey({key: host for key, host in _readable(rows) if isinstance(host, Host)}, total, in_trouble)
 

@@ -70,15 +70,18 @@ class HostNotes:
 
     def add(self, key: str, old: Record | None, new: Record | None) -> None:
         """Note the change of a record, if the index must change with it."""
-        was, host = (each if type(each) is Host else None for each in (old, new))
-        if was is None and host is None:
+        if type(old) is Host and type(new) is Host:  # the usual case comes first: every update passes here
+            is_near = old.used_at // _MINUTE == new.used_at // _MINUTE
+            if is_near and old.is_in_trouble == new.is_in_trouble:
+                return
+        if not key.startswith(HOSTS):
             return
-        if was is None or host is None or was.is_in_trouble != host.is_in_trouble:
-            if (was is not None and was.is_in_trouble) or (host is not None and host.is_in_trouble):
-                self._due_at = 0.0
-        elif was.used_at // _MINUTE == host.used_at // _MINUTE:
+        had_trouble, has_trouble = (type(each) is Host and each.is_in_trouble for each in (old, new))
+        if had_trouble != has_trouble:
+            self._due_at = 0.0
+        elif old is new:
             return
-        self._notes[key] = None if host is None else Note(host.used_at, host.is_in_trouble)
+        self._notes[key] = Note(new.used_at, has_trouble) if type(new) is Host else None
 
     def take(self, *, is_last: bool = False) -> dict[str, Note | None]:
         """Remove and return the notes if they are due; None stands for a removed host. `is_last`: at the end."""
