@@ -89,8 +89,11 @@ class HostView:
     @property
     def is_in_trouble(self) -> bool:
         """Return whether requests are refused, or wait for more than the usual pace."""
-        is_held = self.waiting_for in ("rest", Reason.DOMAIN_BUDGET_EXCEEDED, Reason.CRAWL_DELAY_TOO_LONG)
-        return is_held or self.paused or self.breaker != State.CLOSED
+        return self.paused or self.breaker != State.CLOSED or self.waiting_for in _TROUBLE
+
+
+_TROUBLE = ("rest", Reason.CIRCUIT_OPEN, Reason.DOMAIN_BUDGET_EXCEEDED, Reason.CRAWL_DELAY_TOO_LONG)
+"""Causes of a wait that are trouble. A rest that is too long to wait for refuses requests like an open breaker."""
 
 
 def _reset_in(spending: Spending, now: Now, policy: Policy) -> float:
