@@ -247,7 +247,7 @@ def test_of_many_hosts_the_board_has_a_part_and_a_search_finds_the_others() -> N
     """Issue 16: bounded in time and memory; all are counted"""
     clock = FakeClock(DAWN)
     found, store = board(clock)
-    for domain in ("early.org", "open.org"):
+    for domain in ("early.org", "open.org", "another.org"):
         asked(store, domain)
     amend(store, "open.org", Trip())
     clock.advance(60)
@@ -265,7 +265,7 @@ def test_of_many_hosts_the_board_has_a_part_and_a_search_finds_the_others() -> N
     found.hurry()
     found.look()
 
-    assert (found.totals["hosts"], found.is_complete) == (LISTED + 2, False)
+    assert (found.totals["hosts"], found.is_complete) == (LISTED + 3, False)
     assert "open.org" in listed
     assert "early.org" not in listed
     assert (unknown, [row.view.domain for row in page.rows]) == (0, ["early.org"])
