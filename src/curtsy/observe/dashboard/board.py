@@ -310,7 +310,7 @@ def state_of(view: HostView, policy: Policy) -> tuple[State, float | None]:
         return "denied", None
     if view.breaker == "half_open":
         return "trial", None
-    if view.waiting_for == "rest":
+    if view.waiting_for in ("rest", "circuit_open"):  # a rest that is too long to wait for refuses requests
         return "resting", view.next_in
     if view.in_flight:
         return "fetching", None

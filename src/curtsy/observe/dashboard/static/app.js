@@ -524,9 +524,9 @@ function drawTable(news) {
 function drawPager() {
   const total = figures.hosts ?? 0;
   const last = Math.min(query.offset + ROWS, matching);
-  const found = query.search || query.state ? `${count(matching)} of ${plural(total, "host")}` : plural(total, "host");
-  const note = figures.listed < total && !query.search ? `; listed are ${count(figures.listed)}, used last or in trouble. Search finds the others` : "";
-  put($("hosts-note"), (matching ? `${count(query.offset + 1)}–${count(last)} of ${found}` : found) + note);
+  const listed = figures.listed ?? total;
+  const found = query.search || query.state ? `${count(matching)} of ${plural(total, "host")}` : listed < total ? `${plural(listed, "listed host")}, used last or in trouble; search finds every host of ${count(total)}` : plural(total, "host");
+  put($("hosts-note"), matching ? `${count(query.offset + 1)}–${count(last)} of ${found}` : found);
   $("previous").disabled = query.offset === 0;
   $("next").disabled = last >= matching;
   document.querySelector("#overview .pager div").hidden = matching <= ROWS && query.offset === 0;
