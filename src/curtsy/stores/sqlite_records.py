@@ -204,7 +204,8 @@ class RecordFile(SQLiteFile):
         self._name: bytes | None = None
         """Random name stored in the file that was last open; None if it was not yet open, or was renamed."""
         self._sweep_at = 0.0
-        self._notes = HostNotes()
+        self.notes = HostNotes()
+        """Changes of the index of hosts that are not yet written."""
         self._total = 0
         self._recount_at = 0.0
 
@@ -235,7 +236,7 @@ class RecordFile(SQLiteFile):
             work(draft)
             draft.write()
             for change in draft.changes:
-                self._notes.add(*change)
+                self.notes.add(*change)
             self._enter_hosts(connection)
             if draft.now is not None and time.monotonic() >= self._sweep_at:
                 is_more = draft.sweep(draft.now)
@@ -243,7 +244,7 @@ class RecordFile(SQLiteFile):
 
     def _enter_hosts(self, connection: sqlite3.Connection, *, is_last: bool = False) -> None:
         """Write the notes that are due into the index of hosts, within a transaction."""
-        if not (notes := self._notes.take(is_last=is_last)):
+        if not (notes := self.notes.take(is_last=is_last)):
             return
         for key, note in notes.items():
             if note is None:
@@ -344,7 +345,7 @@ class RecordFile(SQLiteFile):
     def _enter_last_hosts(self) -> None:
         """Write the remaining notes, if the file is still open and its lock is free: they are worth no wait."""
         with self.lock:
-            if self._notes and self.is_open and self.is_current() and self.file_lock.take(wait=False):
+            if self.notes and self.is_open and self.is_current() and self.file_lock.take(wait=False):
                 try:
                     with self.transaction() as connection:
                         self._enter_hosts(connection, is_last=True)

@@ -83,11 +83,16 @@ class HostNotes:
             return
         self._notes[key] = Note(new.used_at, has_trouble) if type(new) is Host else None
 
+    def is_due(self, now: float) -> bool:
+        """Return whether there are notes to write at the monotonic second `now`."""
+        return bool(self._notes) and now >= self._due_at
+
     def take(self, *, is_last: bool = False) -> dict[str, Note | None]:
         """Remove and return the notes if they are due; None stands for a removed host. `is_last`: at the end."""
-        if not self._notes or (time.monotonic() < self._due_at and not is_last):
+        now = time.monotonic()
+        if not is_last and not self.is_due(now):
             return {}
-        self._due_at = time.monotonic() + EVERY
+        self._due_at = now + EVERY
         taken, self._notes = self._notes, {}
         return taken
 
