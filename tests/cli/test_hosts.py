@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from curtsy.core.host import fresh
+from curtsy.core.host import Host, fresh
+from curtsy.core.message import Now
 from curtsy.core.policy import Policies
 from curtsy.engine.gate_steps import charge
+from curtsy.engine.host_view import RECENT
 from tests.cli.documented import FIELDS
 from tests.cli.shell import Shell
 from tests.support.site import Site
@@ -56,6 +60,60 @@ def test_many_hosts_are_listed_the_last_asked_first_and_cut_only_for_people(shel
     assert "--all" in table.err
     assert len(everything.json) == 50
     assert len(under.json) == 51
+
+
+def test_more_hosts_than_a_list_has_are_counted_searched_and_streamed(shell: Shell, snapshot: Snapshot) -> None:
+    """Issue 16, L5: the lists are bounded; --all has every host once, by name, as the same JSON"""
+    number = RECENT + 50
+    with shell.store() as store:
+        store.update("host:early.example.org", lambda host, now: (used(now), None))
+        store.update_many([(f"host:h{n:04}.org", lambda host, now: (used(now), None)) for n in range(number)])
+    shell("pause", "early.example.org")
+
+    table, some, everything = shell("status"), shell("status", "--json"), shell("status", "--json", "--all")
+    whole, budgets = shell("status", "--all"), shell("budget", "--json", "--all").json
+    top, breakers = shell("top", "--json").json, shell("breaker", "ls", "--json", "--all").json
+    one, under = shell("status", "h0003.org"), shell("status", "example.org", "--json").json
+
+    assert len(table.out.splitlines()) == 41
+    assert f"{number + 1:,} hosts" in table.err
+    snapshot(table.err, "more")
+    assert "early.example.org" in {host["domain"] for host in some.json}
+    assert RECENT <= len(some.json) <= RECENT + 1
+    assert "--all" in some.err
+    names = ["early.example.org", *(f"h{n:04}.org" for n in range(number))]
+    assert [host["domain"] for host in everything.json] == names
+    assert everything.out == json.dumps(everything.json, indent=2) + "\n"
+    assert {line.split()[0] for line in whole.out.splitlines()} == {"host", *names}
+    assert [len(budgets), len(breakers), top["known_hosts"]] == [number + 1] * 3
+    assert one.out.splitlines()[0] == "h0003.org"
+    assert [host["domain"] for host in under] == ["early.example.org"]
+
+
+def used(now: Now) -> Host:
+    return msgspec.structs.replace(fresh(now), sent_at=now.at)
+
+
+def test_hosts_in_trouble_are_listed_alone(shell: Shell, snapshot: Snapshot) -> None:
+    """Issue 16, L5: paused, open, out of budget; others are not"""
+    none = shell("status", "--trouble")
+    with shell.store() as store:
+        for number in range(50):
+            store.update(f"host:h{number}.org", lambda host, now: (used(now), None))
+    nothing = shell("status", "--trouble")
+    shell("pause", "h3.org")
+    shell("breaker", "trip", "h4.org")
+
+    found, as_json = shell("status", "--trouble"), shell("status", "--trouble", "--json").json
+    of_one = shell("status", "h5.org", "--trouble", "--json")
+
+    assert (none.code, nothing.code, nothing.out) == (0, 0, "")
+    snapshot(nothing.err)
+    assert {line.split()[0] for line in found.out.splitlines()[1:]} == {"h3.org", "h4.org"}
+    assert {(host["domain"], host["waiting_for"]) for host in as_json} == {
+        ("h3.org", "paused"), ("h4.org", "circuit_open"),
+    }  # fmt: skip
+    assert (of_one.code, of_one.json) == (0, [])
 
 
 def test_a_budget_is_shown_with_where_its_limits_come_from(shell: Shell) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from curtsy.core.amendment import Pause, Trip
@@ -19,11 +20,12 @@ from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import Policies
 from curtsy.engine.gate_steps import amended, charge
 from curtsy.engine.host_view import read_crawls
-from curtsy.observe.dashboard.board import HOSTS_REST, Board
+from curtsy.observe.dashboard.board import HOSTS_REST, LISTED, Board
 from curtsy.observe.dashboard.views import MOST_ROWS, SORTS, Query, page_of
 from curtsy.settings import load
 from curtsy.stores import Store, open_store
 from curtsy.stores.memory import MemoryStore
+from curtsy.stores.survey import Survey
 from curtsy.testing import FakeClock
 from tests.observe.fetching import fetching
 from tests.observe.serving import Served, serving
@@ -123,15 +125,15 @@ class Counting(MemoryStore):
     def __init__(self, clock: FakeClock | None) -> None:
         super().__init__(clock)
         self.reads: list[str] = []
-        self.scans: list[str] = []
+        self.surveys = 0
 
     def read(self, key: str) -> Any:
         self.reads.append(key)
         return super().read(key)
 
-    def records(self, prefix: str) -> list[tuple[str, Any]]:
-        self.scans.append(prefix)
-        return super().records(prefix)
+    def survey(self, recent: int, troubled: int) -> Survey:
+        self.surveys += 1
+        return super().survey(recent, troubled)
 
 
 def board(clock: FakeClock | None = None, **settings: Any) -> tuple[Board, Counting]:
@@ -214,7 +216,7 @@ def test_a_large_store_is_read_less_often_but_what_is_shown_each_time() -> None:
     asked(store, "7.org")
     found.look(["7.org"])
 
-    assert store.scans.count("host:") == 1
+    assert store.surveys == 1
     assert store.reads.count("host:7.org") == 1
     assert found.rows["7.org"].view.requests_today == 2
 
@@ -239,6 +241,38 @@ def test_the_table_is_sorted_searched_and_cut_by_the_server() -> None:
     assert names(sort="host", offset=2, limit=2) == ["carla", "dora"]
     assert page_of(found, Query(search="none")).matching == 0
     assert page_of(found, Query(sort="host", offset=900, limit=3)).offset == 3
+
+
+def test_of_many_hosts_the_board_has_a_part_and_a_search_finds_the_others() -> None:
+    """Issue 16: bounded in time and memory; all are counted"""
+    clock = FakeClock(DAWN)
+    found, store = board(clock)
+    for domain in ("early.org", "open.org", "another.org"):
+        asked(store, domain)
+    amend(store, "open.org", Trip())
+    clock.advance(60)
+    host = store.read("host:early.org")
+    later = msgspec.structs.replace(host, sent_at=clock.now().at, written_at=clock.now().at)
+    store.update_many([(f"host:{number}.net", lambda record, now: (later, None)) for number in range(LISTED)])
+
+    found.look()
+    listed = {*found.rows}
+    unknown = page_of(found, Query(search="nothing")).matching
+    page = page_of(found, Query(search="early"))
+    surveys, reads = store.surveys, len(store.reads)
+    page_of(found, Query(search="early"))
+    again = (store.surveys, len(store.reads))
+    found.hurry()
+    found.look()
+
+    assert (found.totals["hosts"], found.is_complete) == (LISTED + 3, False)
+    assert "open.org" in listed
+    assert "early.org" not in listed
+    assert (unknown, [row.view.domain for row in page.rows]) == (0, ["early.org"])
+    assert again == (surveys, reads)
+    assert "early.org" in found.rows
+    assert [*found.rows] == sorted(found.rows)
+    assert [sample.requests for sample in found.samples] == [0, 0]
 
 
 @pytest.mark.parametrize("sort", SORTS)

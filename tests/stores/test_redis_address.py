@@ -178,7 +178,7 @@ async def test_a_server_is_reached_by_its_socket(server: RedisServer) -> None:
     assert store.update("host:a", count) == 1
     assert await async_store.update("host:a", count) == 2
 
-    assert server.command("INFO", "keyspace")["db2"]["keys"] == 4  # the host, the generation, its looks and the clock
+    assert server.command("INFO", "keyspace")["db2"]["keys"] == 5  # host, index, generation, looks and clock
     store.close()
     await async_store.close()
 

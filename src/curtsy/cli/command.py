@@ -196,10 +196,11 @@ def job_name(text: str) -> str:
 def known_hosts(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Complete the hosts of the store."""
     from curtsy.core.errors import CurtsyError
+    from curtsy.stores import for_threads
 
     try:
         with closing(context.ensure_object(CommandContext).open_store()) as store:
-            return [key.removeprefix("host:") for key in store.keys(f"host:{incomplete}")[:100]]
+            return [key.removeprefix("host:") for key, _ in for_threads(store).page(f"host:{incomplete}", most=100)]
     except (CurtsyError, OSError):
         return []  # completion must not print errors
 

@@ -131,12 +131,25 @@ def wrapped(line: str) -> list[str]:
 
 def write_json(value: Any, *, line: bool = False) -> None:
     """Write a value as JSON with masked secrets: indented, or on one `line` in a sequence."""
+    sys.stdout.write(_as_json(value, None if line else 2) + "\n")
+    sys.stdout.flush()
+
+
+def write_json_list(values: Iterable[Any]) -> bool:
+    """Write values as one JSON list, each as soon as it is known; return whether there was one."""
+    before = "["
+    for value in values:
+        sys.stdout.write(f"{before}\n{textwrap.indent(_as_json(value, 2), '  ')}")
+        before = ","
+    sys.stdout.write("[]\n" if before == "[" else "\n]\n")
+    sys.stdout.flush()
+    return before == ","
+
+
+def _as_json(value: Any, indentation: int | None) -> str:
     # msgspec encodes curtsy's types and writes non-finite numbers as null; json.dumps makes it ASCII, safe for any
     # terminal.
-    known = _masked(msgspec.json.decode(msgspec.json.encode(value, enc_hook=str)))
-    text = json.dumps(known) if line else json.dumps(known, indent=2)
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    return json.dumps(_masked(msgspec.json.decode(msgspec.json.encode(value, enc_hook=str))), indent=indentation)
 
 
 def _masked(value: Any) -> Any:

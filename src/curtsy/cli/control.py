@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,14 @@ import click
 from curtsy.cli import console
 from curtsy.cli.command import DOMAINS, JSON, command, duration, group
 from curtsy.cli.context import CommandContext, Exit
-from curtsy.cli.status import breaker_words, none_known
+from curtsy.cli.status import batched, breaker_words, none_known
 from curtsy.core.amendment import Amendment, Pause, Reset, Resume, Trip
 from curtsy.core.host import Host, in_time
 from curtsy.core.message import Now
 from curtsy.engine.gate_steps import amended, amended_if_known
-from curtsy.engine.host_view import is_under, view_of, views
+from curtsy.engine.host_view import FOUND, HostView, every_view, is_under, list_hosts, view_of
+from curtsy.stores import for_threads
+from curtsy.stores.survey import HOSTS
 
 if TYPE_CHECKING:
     from curtsy.core.policy import Policy
@@ -60,8 +63,10 @@ def _name(domain: str, policy: Policy) -> str:
 
 def _others(store: Store, domain: str, policy: Policy) -> str:
     """Return a note on known hosts under this one, and its other ports, that have own records; else empty."""
-    names = [key.removeprefix("host:") for key in store.keys("host:")]
-    found = [name for name in names if name != domain and is_under(name, domain)] if policy.key is None else []
+    if policy.key is not None:
+        return ""
+    names = [key.removeprefix(HOSTS) for key, _ in for_threads(store).page(HOSTS, part=domain, most=FOUND)]
+    found = [name for name in names if name != domain and is_under(name, domain)]
     if not found:
         return ""
     shown, more = ", ".join(found[:MOST_NAMED]), len(found) - MOST_NAMED
@@ -89,18 +94,25 @@ def breaker() -> None:
 @click.pass_obj
 def ls(given: CommandContext, is_all: bool, is_json: bool) -> None:
     """List the breakers that are not closed."""
+    policies = given.settings().policies
     with closing(given.open_store()) as store:
-        known = views(store, given.settings().policies)
-    found = [view for view in known if is_all or view.breaker != "closed"]
-    if is_json:
-        names = ("domain", "breaker", "breaker_left", "failures", "trips", "last_status")
-        console.write_json([{name: getattr(view, name) for name in names} for view in found])
-        return
-    if not found:
-        console.say("all breakers are closed.")
-        return
+        listed = list_hosts(store, policies)
+        found: Iterable[HostView] = [view for view in listed.views if is_all or view.breaker != "closed"]
+        if is_all and not listed.is_complete:
+            found = every_view(store, policies)
+        if is_json:
+            names = ("domain", "breaker", "breaker_left", "failures", "trips", "last_status")
+            console.write_json_list({name: getattr(view, name) for name in names} for view in found)
+        elif not found:
+            console.say("all breakers are closed.")
+        else:
+            for views in batched(found, True):
+                _show_breakers(views)
+
+
+def _show_breakers(views: list[HostView]) -> None:
     table = console.table("host", "breaker", "failures", "trips", "last", right=("failures", "trips", "last"))
-    for view in found:
+    for view in views:
         figures = (str(view.failures), str(view.trips), str(view.last_status or ""))
         table.add_row(console.plain(view.domain), breaker_words(view), *figures)
     console.show(console.out(), table)

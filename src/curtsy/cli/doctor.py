@@ -29,6 +29,7 @@ from curtsy.http.proxy import environment_proxies
 from curtsy.settings import names_contact
 from curtsy.settings.model import USER_AGENT
 from curtsy.settings.problems import shown
+from curtsy.stores import for_threads
 
 if TYPE_CHECKING:
     from curtsy.observe.why import State
@@ -159,7 +160,7 @@ def _store(given: CommandContext, is_verbose: bool) -> Iterator[Finding]:
             store.forget(key)
             took = time.monotonic() - began
             skew = store.now().epoch / 1e6 - time.time()
-            known = f", {console.counted(len(store.keys('host:')), 'host')} known" if is_verbose else ""
+            known = f", {console.counted(for_threads(store).survey(1, 1).total, 'host')} known" if is_verbose else ""
     except CurtsyError as error:
         advice = "Until it works, each process applies the limits on its own."
         is_wrong = isinstance(error, PolicyError)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
@@ -16,13 +17,15 @@ from curtsy.cli.context import CommandContext, Exit
 from curtsy.core.message import SECOND
 from curtsy.core.messages import span
 from curtsy.core.statistics import StatisticsSnapshot, summed
-from curtsy.engine.alerts import alerts_of
+from curtsy.engine.alerts import Alert, alerts_of, suspects
 from curtsy.engine.counters import read_statistics
-from curtsy.engine.host_view import HostView, view_of, views
+from curtsy.engine.host_view import RECENT, HostList, HostView, every_view, list_hosts, view_of
 from curtsy.observe.policy_view import as_one, budget_origins
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from curtsy.settings import Settings
 
 MOST = 40
 """Number of hosts listed without --all."""
@@ -37,52 +40,78 @@ def none_known(domain: str | None) -> Exit:
     return Exit.ERROR
 
 
+ALL = click.option(
+    "--all", "is_all", is_flag=True, help=f"List every host, not only the last {MOST}; of many hosts, by name."
+)
+
+
 @command(
-    ("curtsy status", "All known hosts, the last requested first."),
+    ("curtsy status", "The known hosts, the last requested first."),
     ("curtsy status example.org", "One host in full."),
+    ("curtsy status --trouble", "Hosts that are paused, resting, blocked or out of budget."),
     ("curtsy status --json | jq '.[] | select(.breaker != \"closed\")'", "Hosts whose breaker is not closed."),
     ("curtsy status --total", "Counts of all processes in the last day."),
     ("curtsy status --store redis://10.0.0.5", "The hosts of a shared store."),
 )
 @DOMAIN
-@click.option("--all", "is_all", is_flag=True, help=f"List every host, not only the last {MOST}.")
+@ALL
+@click.option("--trouble", "is_trouble", is_flag=True, help="List only hosts in trouble.")
 @click.option("--total", "is_total", is_flag=True, help="Show the counts of all processes instead of hosts.")
 @click.option("--json", "is_json", is_flag=True, help="Write JSON, with all values.")
 @click.pass_obj
-def status(given: CommandContext, domain: str | None, is_all: bool, is_total: bool, is_json: bool) -> Exit:
+def status(
+    given: CommandContext, domain: str | None, is_all: bool, is_trouble: bool, is_total: bool, is_json: bool
+) -> Exit:
     """Show the known hosts: pace, budget, breaker.
 
     The column next has the time until the next page may be requested, today the requests charged to the daily budget by
     processes that have a limit, last the last status. A domain includes its subdomains. Alerts are shown too: an open
     breaker, more than a tenth of the last hour's requests blocked by breakers, more than five trips in the last hour, a
-    budget nearly used.
+    budget nearly used. With more than 1,000 hosts, JSON has the 1,000 used last and those in trouble; --all adds the
+    others.
     """
+    policies = given.settings().policies
     with closing(given.open_store()) as store:
-        found = views(store, given.settings().policies, domain)
         processes = read_statistics(store)
         statistics = summed(processes, store.now().epoch / SECOND)
-    # Totals of all processes do not describe a single host.
-    alerts = alerts_of(statistics if domain is None or is_total else StatisticsSnapshot(), found)
-    if is_json and is_total:
-        console.write_json({"processes": len(processes), "alerts": alerts, **statistics.as_dict()})
-        return Exit.FINE
-    if is_json:
-        names = {view.domain: [alert.name for alert in alerts_of(StatisticsSnapshot(), [view])] for view in found}
-        console.write_json([{**asdict(view), "alerts": names[view.domain]} for view in found])
-        return Exit.FINE if found or domain is None else Exit.ERROR
-    if is_total:
-        _show_total(statistics, len(processes))
-    elif found:
-        _show_hosts(found, domain, is_all)
-    else:
-        return none_known(domain)
-    for alert in alerts if domain is None or found else ():
+        found = list_hosts(store, policies, domain, suspects(statistics, policies))
+        # Totals of all processes do not describe a single host.
+        alerts = alerts_of(statistics if domain is None or is_total else StatisticsSnapshot(), found.views)
+        if is_total:
+            _show_total(statistics, len(processes), alerts, is_json)
+            return Exit.FINE
+        hosts: Iterable[HostView] = found.views
+        if is_all and not found.is_complete:
+            hosts = every_view(store, policies, domain)
+        if is_trouble:
+            hosts = [view for view in hosts if view.is_in_trouble]
+        if is_json:
+            is_any = console.write_json_list(_with_alerts(view) for view in hosts)
+            if not is_all and not found.is_complete:
+                _say_more(found, len(found.views))
+            return Exit.FINE if is_any or domain is None or is_trouble else Exit.ERROR
+        if not found.views:
+            return none_known(domain)
+        if domain is not None and len(found.views) == 1 and not is_trouble:
+            _show_one(found.views[0])
+        elif is_trouble:
+            _show_trouble([*hosts], is_all)
+        else:
+            _show_hosts(hosts, found, is_all)
+    for alert in alerts:
         console.say(f"alert {alert.name}: {alert.message}")
     return Exit.FINE
 
 
-def _show_total(statistics: StatisticsSnapshot, processes: int) -> None:
+def _with_alerts(view: HostView) -> dict[str, Any]:
+    return {**asdict(view), "alerts": [alert.name for alert in alerts_of(StatisticsSnapshot(), [view])]}
+
+
+def _show_total(statistics: StatisticsSnapshot, processes: int, alerts: Sequence[Alert], is_json: bool) -> None:
     """Print the combined counts of all processes, one per row."""
+    if is_json:
+        console.write_json({"processes": processes, "alerts": alerts, **statistics.as_dict()})
+        return
     waits, latency = statistics.waits, statistics.latency
     rows = [
         ("processes", f"{processes:,}"),
@@ -101,18 +130,47 @@ def _show_total(statistics: StatisticsSnapshot, processes: int) -> None:
         *((f"failed: {reason}", f"{count:,}") for reason, count in sorted(statistics.failed.items())),
     ]
     console.show_rows(console.out(), rows)
+    for alert in alerts:
+        console.say(f"alert {alert.name}: {alert.message}")
 
 
-def _show_hosts(found: list[HostView], domain: str | None, is_all: bool) -> None:
-    """Print the hosts as a table, or a single host in full."""
-    if domain is not None and len(found) == 1:
-        _show_one(found[0])
-        return
-    shown = found if is_all else found[:MOST]
+def _show_hosts(hosts: Iterable[HostView], found: HostList, is_all: bool) -> None:
+    """Print the hosts as a table: all, or the first ones and how to see the others."""
     more = {"last": lambda view: str(view.last_status or ""), "total": lambda view: f"{view.requests:,}"}
-    console.show(console.out(), hosts_table(shown, more))
-    if len(found) > len(shown):
-        console.say(f"{len(found) - len(shown):,} more; --all lists them.")
+    for views in batched(hosts, is_all):
+        console.show(console.out(), hosts_table(views, more))
+    if not is_all:
+        _say_more(found, MOST)
+
+
+def _show_trouble(hosts: list[HostView], is_all: bool) -> None:
+    """Print the hosts in trouble, and what each waits for."""
+    if not hosts:
+        console.say("no host is in trouble.")
+        return
+    for views in batched(hosts, is_all):
+        console.show(console.out(), hosts_table(views, {"waiting for": lambda view: view.waiting_for or ""}))
+    if not is_all and len(hosts) > MOST:
+        console.say(f"{len(hosts) - MOST:,} more of {len(hosts):,} hosts in trouble; --all lists them.")
+
+
+def batched(hosts: Iterable[HostView], is_all: bool) -> Iterator[list[HostView]]:
+    """Yield the hosts in tables of a bounded size; only the first `MOST` unless `is_all`."""
+    left = iter(hosts)
+    while views := list(islice(left, RECENT if is_all else MOST)):
+        yield views
+        if not is_all:
+            return
+
+
+def _say_more(found: HostList, shown: int) -> None:
+    """Report how many hosts are not shown, and how to list them."""
+    if found.total > shown:
+        about = "" if found.is_exact else "about "
+        words = f"{about}{found.total - shown:,} more of {about}{found.total:,} hosts; --all lists them."
+        if found.in_trouble:
+            words += " --trouble lists the hosts in trouble."
+        console.say(words)
 
 
 def hosts_table(views: list[HostView], more: dict[str, Callable[[HostView], str]]) -> Table:
@@ -184,37 +242,50 @@ def _show_one(view: HostView) -> None:
     ("curtsy budget example.org", "One host, and the origin of its limits."),
 )
 @DOMAIN
+@ALL
 @JSON
 @click.pass_obj
-def budget(given: CommandContext, domain: str | None, is_json: bool) -> Exit:
+def budget(given: CommandContext, domain: str | None, is_all: bool, is_json: bool) -> Exit:
     """Show the used part of each host's daily budget.
 
     The defaults are 200 requests and 100 pages per host and day; 0 means unlimited. Requests of processes without a
-    limit are not counted. The day ends at midnight in the policy's time zone.
+    limit are not counted. The day ends at midnight in the policy's time zone. With more than 1,000 hosts, JSON has the
+    1,000 used last and those in trouble; --all adds the others.
     """
     settings = given.settings()
     with closing(given.open_store()) as store:
-        found = views(store, settings.policies, domain)
-        if domain is not None and all(view.domain != domain for view in found):
+        found = list_hosts(store, settings.policies, domain)
+        hosts: Iterable[HostView] = found.views
+        if is_all and not found.is_complete:
+            hosts = every_view(store, settings.policies, domain)
+        if domain is not None and all(view.domain != domain for view in found.views):
             policy = settings.policies.of(domain)  # a host without a record of its own may share one
-            found = [view_of(domain, store.read(policy.key_for(domain)), store.now(), policy), *found]
-    origins = [budget_origins(settings, view.domain, view.changed_limits) for view in found]
-    if is_json:
-        names = ("domain", "requests_today", "max_requests_per_day", "pages_today", "max_pages_per_day")
-        console.write_json(
-            [
-                {name: getattr(view, name) for name in (*names, "budget_resets_in")}
-                | {"origin": origin["requests"], "pages_origin": origin["pages"]}
-                for view, origin in zip(found, origins, strict=True)
-            ]
-        )
-        return Exit.FINE
-    if not found:
-        return none_known(domain)
-    table = console.table("host", "requests", "pages", "resets in", "limits from", right=("requests", "pages"))
-    for view, origin in zip(found, origins, strict=True):
-        requests, pages = _spent(view)
-        limits = Text(console.plain(as_one(origin)), style="dim")
-        table.add_row(console.plain(view.domain), requests, pages, span(view.budget_resets_in), limits)
-    console.show(console.out(), table)
+            hosts = chain([view_of(domain, store.read(policy.key_for(domain)), store.now(), policy)], hosts)
+        elif not found.views and not is_json:
+            return none_known(domain)
+        if is_json:
+            console.write_json_list(_budget_fields(settings, view) for view in hosts)
+        else:
+            for views in batched(hosts, is_all):
+                console.show(console.out(), _budget_table(settings, views))
+        if not is_all:
+            _say_more(found, len(found.views) if is_json else MOST)
     return Exit.FINE
+
+
+def _budget_fields(settings: Settings, view: HostView) -> dict[str, Any]:
+    origin = budget_origins(settings, view.domain, view.changed_limits)
+    names = ("domain", "requests_today", "max_requests_per_day", "pages_today", "max_pages_per_day", "budget_resets_in")
+    return {name: getattr(view, name) for name in names} | {
+        "origin": origin["requests"], "pages_origin": origin["pages"],
+    }  # fmt: skip
+
+
+def _budget_table(settings: Settings, views: list[HostView]) -> Table:
+    table = console.table("host", "requests", "pages", "resets in", "limits from", right=("requests", "pages"))
+    for view in views:
+        requests, pages = _spent(view)
+        origin = as_one(budget_origins(settings, view.domain, view.changed_limits))
+        limits = Text(console.plain(origin), style="dim")
+        table.add_row(console.plain(view.domain), requests, pages, span(view.budget_resets_in), limits)
+    return table

@@ -21,7 +21,7 @@ from curtsy.cli.context import CommandContext
 from curtsy.cli.status import hosts_table
 from curtsy.core.crawl_record import CrawlRecord
 from curtsy.core.messages import LIMITS, span
-from curtsy.engine.host_view import HostView, read_crawls, views
+from curtsy.engine.host_view import HostList, HostView, list_hosts, read_crawls
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,23 +49,24 @@ def top(given: CommandContext, domain: str | None, every: float, is_json: bool) 
 
     The upper table lists running crawls, with the pages of all runs and of this run. The lower table lists known hosts,
     the last requested first: the time until the next request, the requests and pages charged to today's budget by
-    processes that have a limit, and the breaker. It reads the store and sends no requests. Warnings appear below the
+    processes that have a limit, and the breaker. With more than 1,000 hosts, these are the 1,000 used last and those in
+    trouble; curtsy status --all lists every host. It reads the store and sends no requests. Warnings appear below the
     title, and again at the end. q or Ctrl-C quits. Without a terminal it prints once.
     """
     with closing(given.open_store()) as store, suppress(KeyboardInterrupt):  # the normal way to end it
         store.read("global")  # raises before the screen is taken
         if is_json:
-            hosts, crawls = _look(given, store, domain)
+            found, crawls = _look(given, store, domain)
             fields = [{**asdict(each), "hosts": [asdict(host) for host in each.hosts]} for each in crawls]
-            console.write_json({"crawls": fields, "hosts": hosts})
+            console.write_json({"crawls": fields, "known_hosts": found.total, "hosts": found.views})
         elif not sys.stdout.isatty():
             console.show(console.out(), _view(*_look(given, store, domain), console.ENDLESS, console.ENDLESS))
         else:
             _watch(given, store, domain, every)
 
 
-def _look(given: CommandContext, store: Store, domain: str | None) -> tuple[list[HostView], list[CrawlRecord]]:
-    return views(store, given.settings().policies, domain), read_crawls(store)
+def _look(given: CommandContext, store: Store, domain: str | None) -> tuple[HostList, list[CrawlRecord]]:
+    return list_hosts(store, given.settings().policies, domain), read_crawls(store)
 
 
 def _watch(given: CommandContext, store: Store, domain: str | None, every: float) -> None:
@@ -74,8 +75,8 @@ def _watch(given: CommandContext, store: Store, domain: str | None, every: float
     screen = Live(console=terminal, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
     with console.holding_back() as held, _keys(), screen as live:
         while True:
-            hosts, crawls = _look(given, store, domain)
-            live.update(_view(hosts, crawls, terminal.width, terminal.height, held.latest), refresh=True)
+            found, crawls = _look(given, store, domain)
+            live.update(_view(found, crawls, terminal.width, terminal.height, held.latest), refresh=True)
             if _is_over(every):
                 return
 
@@ -114,31 +115,35 @@ def _is_over(seconds: float) -> bool:
 
 
 def _view(
-    hosts: list[HostView], crawls: list[CrawlRecord], width: int, height: int, told: str = ""
+    found: HostList, crawls: list[CrawlRecord], width: int, height: int, told: str = ""
 ) -> RenderableType:  # fmt: skip
     """Create the whole view; `told` is the last warning, shown below the title."""
+    hosts = found.views
     words = [
         console.counted(sum(_is_running(each) for each in crawls), "crawl") + " running",
-        console.counted(len(hosts), "host"),
-        f"{sum(view.requests_today for view in hosts):,} charged today",
+        ("" if found.is_exact else "about ") + console.counted(found.total, "host"),
         console.counted(sum(view.breaker == "open" for view in hosts), "open breaker"),
     ]
+    if found.is_complete:  # the sum of a part would mislead
+        words.insert(2, f"{sum(view.requests_today for view in hosts):,} charged today")
     title = Text.assemble(("curtsy top", "bold"), f"  {' · '.join(words)}")
     parts: list[RenderableType] = [_line(title), _line(Text(console.plain(" ".join(told.split())), style="yellow"))]
     room = height - 4
     if crawls:
-        shown = crawls[: max(1, room // 3)]
-        parts.append(_crawls(shown, width))
-        room -= len(shown) + 2
-        if kept := [each.job for each in shown if each.state == "stopped" and each.is_job and each.queued]:
+        first = crawls[: max(1, room // 3)]
+        parts.append(_crawls(first, width))
+        room -= len(first) + 2
+        if kept := [each.job for each in first if each.state == "stopped" and each.is_job and each.queued]:
             hint = f"Can be resumed (curtsy jobs show NAME shows how): {', '.join(map(console.plain, kept))}"
             parts.append(_line(Text(hint, style="dim")))
             room -= 1
         parts.append(Text())
     if hosts:
-        parts.append(_hosts(hosts[: max(1, room)], width))
-        if len(hosts) > room:
-            parts.append(Text(f"and {len(hosts) - room:,} more", style="dim"))
+        shown = hosts[: max(1, room)]
+        parts.append(_hosts(shown, width))
+        if found.total > len(shown):
+            hint = f"and {found.total - len(shown):,} more: curtsy status --all, or curtsy top NAME for one"
+            parts.append(_line(Text(hint, style="dim")))
     elif not crawls:
         parts.append(Text("No request was sent, or the last one is long ago.", style="dim"))
     return Group(*parts)

@@ -159,6 +159,19 @@ class Host(Record, frozen=True, tag="host"):
         return max(until, self.retry_after_until) if is_long else until
 
     @property
+    def used_at(self) -> int:
+        """Return the epoch second of the last write."""
+        return ((self.written_at or self.sent_at) + self.offset) // SECOND
+
+    @property
+    def is_in_trouble(self) -> bool:
+        """Return whether the last write left a tripped breaker, a pause, or a rest that the site requested.
+
+        The pause or the rest may have ended since.
+        """
+        return bool(self.tripped_at or self.paused_until or (self.told_at and self.retry_after_until > self.written_at))
+
+    @property
     def days(self) -> tuple[Day, ...]:
         """Return the charges per day, the latest day last."""
         return tuple(day for day in (self.earlier, self.day) if day is not None)

@@ -16,7 +16,7 @@ import msgspec
 
 from curtsy.core.breaker import State
 from curtsy.core.errors import CurtsyError
-from curtsy.core.policy import Policies
+from curtsy.core.policy import Policies, Policy
 from curtsy.core.statistics import HostStatistics, StatisticsSnapshot, alarming
 from curtsy.engine.counters import Counters
 from curtsy.engine.host_view import HostView, view_of
@@ -78,6 +78,17 @@ def alerts_of(statistics: StatisticsSnapshot, hosts: Iterable[HostView] = ()) ->
     return tuple(found)
 
 
+def suspects(statistics: StatisticsSnapshot, policies: Policies) -> list[str]:
+    """Return the hosts that may cause an alert by their counts, so that their records must be read."""
+    return [host.domain for host in statistics.hosts.values() if _is_suspect(host, policies.of(host.domain))]
+
+
+def _is_suspect(host: HostStatistics, policy: Policy) -> bool:
+    left = ((host.requests_left, policy.max_requests_per_day), (host.pages_left, policy.max_pages_per_day))
+    is_nearly_spent = any(count is not None and limit - count >= NEARLY * limit for count, limit in left)
+    return bool(host.trips or host.blocked or is_nearly_spent)
+
+
 def _named(domains: list[str]) -> str:
     shown, more = ", ".join(domains[:MOST_NAMED]), len(domains) - MOST_NAMED
     return f"{shown} and {more:,} more" if more > 0 else shown
@@ -126,18 +137,11 @@ class StatsLog:
             self._logged = counted.fetches
             _stats_log.info("Statistics", **line(counted))
         try:
-            hosts = [await self._view(host.domain) for host in counted.hosts.values() if self._is_suspect(host)]
+            hosts = [await self._view(domain) for domain in suspects(counted, self._policies())]
         except CurtsyError:  # the store failed: the fetches report it
             return True
         self.alerts.look(alerts_of(counted, hosts))
         return bool(self.alerts.active)  # so that the end of an alert is logged
-
-    def _is_suspect(self, host: HostStatistics) -> bool:
-        """Return whether the host may cause an alert, so that its record must be read."""
-        policy = self._policies().of(host.domain)
-        left = ((host.requests_left, policy.max_requests_per_day), (host.pages_left, policy.max_pages_per_day))
-        is_nearly_spent = any(count is not None and limit - count >= NEARLY * limit for count, limit in left)
-        return bool(host.trips or host.blocked or is_nearly_spent)
 
     async def _view(self, domain: str) -> HostView:
         policy = self._policies().of(domain)

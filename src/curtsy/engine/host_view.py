@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +13,22 @@ from curtsy.core.breaker import State
 from curtsy.core.budget import Spending
 from curtsy.core.crawl_record import CrawlRecord, crawl_key
 from curtsy.core.decision import Go, Wait
-from curtsy.core.errors import PolicyError
+from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.host import Host, fresh, in_time
 from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import OVERRIDABLE, Policies, Policy
 from curtsy.core.setting import DAY
-from curtsy.stores import Store, read_all
+from curtsy.stores import Store, for_threads, read_all
+from curtsy.stores.survey import HOSTS, Survey
+
+RECENT = 1_000
+"""Number of hosts used last that a list has."""
+
+TROUBLED = 10_000
+"""Maximum number of hosts in trouble that a list has."""
+
+FOUND = 10_000
+"""Maximum number of hosts that a search by domain examines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +85,15 @@ class HostView:
 
     changed_limits: dict[str, float | None]
     """Limits that a user changed, which override the policy."""
+
+    @property
+    def is_in_trouble(self) -> bool:
+        """Return whether requests are refused, or wait for more than the usual pace."""
+        return self.paused or self.breaker != State.CLOSED or self.waiting_for in _TROUBLE
+
+
+_TROUBLE = ("rest", Reason.CIRCUIT_OPEN, Reason.DOMAIN_BUDGET_EXCEEDED, Reason.CRAWL_DELAY_TOO_LONG)
+"""Causes of a wait that are trouble. A rest that is too long to wait for refuses requests like an open breaker."""
 
 
 def _reset_in(spending: Spending, now: Now, policy: Policy) -> float:
@@ -155,11 +175,65 @@ def pace_alone(host: Host | None, now: Now, policy: Policy) -> Wait | None:
     return decision if isinstance(decision, Wait) else None
 
 
+@dataclass(frozen=True, slots=True)
+class HostList:
+    """Hosts to show, of all hosts that a store knows."""
+
+    views: list[HostView]
+    """Hosts in the order of their last requests, the latest first."""
+
+    total: int
+    """Number of known hosts: all, or those of the requested domain."""
+
+    in_trouble: int = 0
+    """Number of hosts that had trouble at their last use: a tripped breaker, a pause, a requested rest."""
+
+    is_exact: bool = True
+    """False if `total` is an estimate."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether the list has every host."""
+        return self.is_exact and len(self.views) >= self.total
+
+
+def list_hosts(store: Store, policies: Policies, domain: str | None = None, also: Iterable[str] = ()) -> HostList:
+    """Return the hosts used last, those in trouble and `also` the named ones; or a domain and its subdomains.
+
+    The cost is bounded: it does not grow with the number of hosts, except for a search by domain in C.
+    """
+    reader = for_threads(store)
+    if domain is not None:
+        found = reader.page(HOSTS, part=domain, most=FOUND)
+        hosts = {key: host for key, host in found if is_under(key.removeprefix(HOSTS), domain)}
+        survey = Survey(hosts, len(hosts), 0, len(found) < FOUND)
+    else:
+        survey = reader.survey(RECENT, TROUBLED)
+        if len(survey.hosts) < survey.total:
+            named = {key: reader.read(key) for key in {f"{HOSTS}{name}" for name in also} - survey.hosts.keys()}
+            survey = survey.overlaid({key: host for key, host in named.items() if isinstance(host, Host)})
+    return HostList(_sorted_views(survey.hosts.items(), reader.now(), policies), *survey[1:])
+
+
 def views(store: Store, policies: Policies, domain: str | None = None) -> list[HostView]:
-    """Return the hosts of a store, the last requested first: all, or a domain and its subdomains."""
-    names = [key.removeprefix("host:") for key in store.keys("host:")]
-    found = [(name, store.read(f"host:{name}")) for name in names if domain is None or is_under(name, domain)]
-    views = [view_of(name, host, store.now(), policies.of(name)) for name, host in found if isinstance(host, Host)]
+    """Return the hosts of `list_hosts`, the last requested first: a source of host metrics."""
+    return list_hosts(store, policies, domain).views
+
+
+def every_view(store: Store, policies: Policies, domain: str | None = None) -> Iterator[HostView]:
+    """Yield every host, or a domain and its subdomains, by name and in bounded memory."""
+    reader, after = for_threads(store), ""
+    while found := reader.page(HOSTS, part=domain or "", after=after, most=RECENT):
+        now, after = reader.now(), found[-1][0]
+        for key, host in found:
+            name = key.removeprefix(HOSTS)
+            if isinstance(host, Host) and (domain is None or is_under(name, domain)):
+                yield view_of(name, host, now, policies.of(name))
+
+
+def _sorted_views(hosts: Iterable[tuple[str, Any]], now: Now, policies: Policies) -> list[HostView]:
+    named = [(key.removeprefix(HOSTS), host) for key, host in hosts if isinstance(host, Host)]
+    views = [view_of(name, host, now, policies.of(name)) for name, host in named]
     return sorted(views, key=lambda view: (view.last_asked_ago is None, view.last_asked_ago or 0.0, view.domain))
 
 

@@ -13,7 +13,7 @@ from curtsy.system.clock import Clock
 
 __all__ = [
     "NOT_NOW", "Answer", "AsyncMemoryStore", "AsyncStore", "BlockingStore", "Loss", "MemoryStore", "NotNow", "Step",
-    "Store", "WrappedStore", "open_async_store", "open_store", "read_all",
+    "Store", "WrappedStore", "for_threads", "open_async_store", "open_store", "read_all",
 ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 
 from curtsy.core.message import Now
 from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, Step, Store
+from curtsy.stores.survey import Survey
 from curtsy.system.threads import in_thread, run_blocking
 
 
@@ -43,6 +44,14 @@ class BlockingStore:
     def records(self, prefix: str) -> list[tuple[str, Any]]:
         """Return all records whose keys begin with `prefix`, with their keys, sorted."""
         return run_blocking(self.inner.records(prefix))
+
+    def page(self, prefix: str, *, part: str = "", after: str = "", most: int) -> list[tuple[str, Any]]:
+        """Return the first `most` records of a prefix; see `AsyncStore.page`."""
+        return run_blocking(self.inner.page(prefix, part=part, after=after, most=most))
+
+    def survey(self, recent: int, troubled: int) -> Survey:
+        """Return hosts used last and hosts in trouble; see `AsyncStore.survey`."""
+        return run_blocking(self.inner.survey(recent, troubled))
 
     def forget(self, key: str) -> None:
         """Remove the record under `key`, if present."""

@@ -31,6 +31,7 @@ from curtsy.core.rules import TEXTS
 from curtsy.stores.codec import DamagedRecord, pack, unpack
 from curtsy.stores.generation import Generation, Look
 from curtsy.stores.protocol import Loss, Step
+from curtsy.stores.survey import KEPT, HostNotes
 from curtsy.system.clock import BootClock, Clock
 
 SCRIPT = """
@@ -185,6 +186,7 @@ class CompareAndSwap:
         self._seen = _memory()
         self._ticker = clock or BootClock()
         self.marks = Generation(self._ticker, clock is not None)
+        self.notes = HostNotes()
         self._times: dict[str, tuple[int, int]] = {}  # per server: its time, and the local time of that reading, in µs
 
     def name(self, key: str) -> bytes:
@@ -195,10 +197,11 @@ class CompareAndSwap:
         """Return the store's key of a server's key."""
         return name[len(self._prefix) : -1].decode("utf-8", "surrogatepass")
 
-    def pattern(self, prefix: str) -> bytes:
-        """Return the SCAN pattern for the keys that begin with `prefix`."""
-        literal = self._prefix + prefix.encode("utf-8", "surrogatepass")
-        return re.sub(rb"([\\*?\[\]])", rb"\\\1", literal) + b"*}"
+    def pattern(self, prefix: str, part: str = "") -> bytes:
+        """Return the SCAN pattern for the keys that begin with `prefix` and have `part` after it."""
+        literals = (self._prefix + prefix.encode("utf-8", "surrogatepass"), part.encode("utf-8", "surrogatepass"))
+        before, within = (re.sub(rb"([\\*?\[\]])", rb"\\\1", each) for each in literals)
+        return before + b"*" + (within + b"*" if within else b"") + b"}"
 
     def ask(self, attempt: Attempt) -> tuple[Any, ...]:
         """Run the steps on the cached value; return the server's key and the arguments of the script."""
@@ -226,6 +229,8 @@ class CompareAndSwap:
                 op, attempt._nonce = "set", os.urandom(8)
                 if self._clock is None:  # the server's expiry does not follow a test clock
                     px = expiry(lasts)
+        if attempt._record is not seen.record:  # a refused write only enters its host too early
+            self.notes.add(attempt.key, seen.record, attempt._record)
         lag = self._lag if attempt.tries else min(self._lag, PROMPT)
         return name, seen.nonce, seen.shift, leap, now.at, seen.floor, clock, lag, attempt._nonce, op, px, body
 
@@ -326,6 +331,26 @@ class CompareAndSwap:
                 self.marks.doubt(attempt.server)
         elif isinstance(found, Host) and isinstance(seen.record, Host) and found.is_behind(seen.record):
             self.marks.doubt(attempt.server)
+
+    @property
+    def indexes(self) -> tuple[bytes, bytes]:
+        """Names of the sorted sets of hosts, by the epoch second of their last use: hosts used last, and in trouble."""
+        return self._prefix[:-1] + b"hosts{recent}", self._prefix[:-1] + b"hosts{trouble}"
+
+    def entries(self, *, is_last: bool = False) -> list[tuple[Any, ...]]:
+        """Return the commands that write the notes that are due into the sorted sets of hosts."""
+        notes = {self.name(key): note for key, note in self.notes.take(is_last=is_last).items()}
+        known = {name: note for name, note in notes.items() if note is not None}
+        trouble = {name: note for name, note in known.items() if note.is_in_trouble}
+        commands: list[tuple[Any, ...]] = []
+        for index, entered in zip(self.indexes, (known, trouble), strict=True):
+            if entered:
+                commands.append(("ZADD", index, *(word for name in entered for word in (entered[name].used_at, name))))
+            if left := notes.keys() - entered.keys():
+                commands.append(("ZREM", index, *left))
+        if commands:
+            commands.append(("ZREMRANGEBYRANK", self.indexes[0], 0, -KEPT - 1))
+        return commands
 
     def mark(self, place: int) -> bytes:
         """Return the key of a mark. In a cluster, the number `place` determines its server."""

@@ -24,6 +24,7 @@ from curtsy.core.message import Now
 from curtsy.core.record import Record
 from curtsy.stores.fallback_state import FallbackState, Gone, Sight, WatchedStep
 from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, NotNow, Step
+from curtsy.stores.survey import HOSTS, Survey, survey_of
 from curtsy.system.threads import in_thread, is_blocking, run_blocking
 
 PROBE = "\0probe"
@@ -148,6 +149,20 @@ class AsyncFallbackStore(AsyncStore):
             with suppress(_Out):
                 return await self._ask(lambda: self._inner.records(prefix))
         return await super().records(prefix)
+
+    async def page(self, prefix: str, *, part: str = "", after: str = "", most: int) -> list[tuple[str, Any]]:
+        if not self._state.bases:
+            with suppress(_Out):
+                return await self._ask(lambda: self._inner.page(prefix, part=part, after=after, most=most))
+        return await super().page(prefix, part=part, after=after, most=most)
+
+    async def survey(self, recent: int, troubled: int) -> Survey:
+        """Return hosts used last and hosts in trouble; in an outage, the remembered ones."""
+        held = dict(await self._state.memory.inner.records(HOSTS))
+        with suppress(_Out):
+            found = await self._ask(lambda: self._inner.survey(recent, troubled))
+            return found.overlaid(held) if held else found
+        return survey_of(held.items(), recent, troubled)
 
     async def now(self) -> Now:
         """Return the store's current time; in an outage, its continuation."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+from itertools import chain
 from typing import Any
 
 from curtsy.core.errors import StoreError
@@ -14,6 +15,7 @@ from curtsy.core.rules import Rules
 from curtsy.stores.blocking import BlockingStore
 from curtsy.stores.codec import pack, unpack
 from curtsy.stores.protocol import Answer, AsyncStore, Step
+from curtsy.stores.survey import HOSTS, Survey, survey_of
 from curtsy.system.clock import Clock, SystemClock
 
 HOT = 1 << 17
@@ -96,6 +98,15 @@ class AsyncMemoryStore(AsyncStore):
             places = (self._young, self._old, self._cold)
             found = [key for place in places for key in place if key.startswith(prefix)]
         return sorted(found)
+
+    async def survey(self, recent: int, troubled: int) -> Survey:
+        """Return hosts used last and hosts in trouble; a packed record is unpacked only while it is examined."""
+        with _lock:
+            if self._is_closed:
+                raise self._closed()
+            hot = [each for place in (self._young, self._old) for each in place.items() if each[0].startswith(HOSTS)]
+            cold = [each for each in self._cold.items() if each[0].startswith(HOSTS)]
+        return survey_of(chain(hot, ((key, unpack(data)) for key, data in cold)), recent, troubled)
 
     async def now(self) -> Now:
         return self._clock.now()

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from curtsy.core.message import Now
 from curtsy.core.record import Record
+from curtsy.stores.survey import HOSTS, Survey, survey_of
 
 Answer = TypeVar("Answer")
 Step = Callable[[Any, Now], tuple[Record | None, Answer]]
@@ -171,6 +172,23 @@ class AsyncStore(ABC):
         found = [(key, await self.read(key)) for key in await self.keys(prefix)]
         return [(key, record) for key, record in found if record is not None]
 
+    async def page(self, prefix: str, *, part: str = "", after: str = "", most: int) -> list[tuple[str, Any]]:
+        """Return the first `most` records of a prefix, sorted by key.
+
+        Only keys that have `part` after the prefix and sort after the key `after` count, so that a caller can read
+        page by page.
+        """
+        keys = [key for key in await self.keys(prefix) if part in key[len(prefix) :] and (not after or key > after)]
+        found = [(key, await self.read(key)) for key in keys[:most]]
+        return [(key, record) for key, record in found if record is not None]
+
+    async def survey(self, recent: int, troubled: int) -> Survey:
+        """Return up to `recent` hosts used last and up to `troubled` hosts in trouble, with counts of all hosts.
+
+        The order of use is exact to the minute.
+        """
+        return survey_of(await self.records(HOSTS), recent, troubled)
+
     async def forget(self, key: str) -> None:
         """Remove the record under `key`, if present."""
         await self.update(key, _remove)
@@ -225,6 +243,15 @@ class WrappedStore(AsyncStore):
 
     async def keys(self, prefix: str = "") -> list[str]:
         return await self.inner.keys(prefix)
+
+    async def records(self, prefix: str) -> list[tuple[str, Any]]:
+        return await self.inner.records(prefix)
+
+    async def page(self, prefix: str, *, part: str = "", after: str = "", most: int) -> list[tuple[str, Any]]:
+        return await self.inner.page(prefix, part=part, after=after, most=most)
+
+    async def survey(self, recent: int, troubled: int) -> Survey:
+        return await self.inner.survey(recent, troubled)
 
     async def now(self) -> Now:
         return await self.inner.now()

@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import logging
 import time
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from curtsy.core.errors import StoreError
+from curtsy.core.host import Host
 from curtsy.core.message import Instant, Now
 from curtsy.core.record import Record
 from curtsy.stores.cas import Attempt, Outcome
@@ -31,12 +33,17 @@ from curtsy.stores.redis_server import (
     pause_before,
     pipelined,
     reply_of,
+    sample_of,
 )
+from curtsy.stores.survey import HOSTS, Survey, survey_of
 from curtsy.system.clock import Clock
 from curtsy.system.threads import is_blocking, pause
 
 BATCH = 128
 """Maximum number of keys in one pipeline: all their steps run in one callback, which must not block the loop long."""
+
+SAMPLE = 5_000
+"""Number of keys from which the number of all hosts is estimated."""
 
 FLIGHTS = 4
 """Maximum number of pipelines under way. Later updates go together in the next one."""
@@ -66,6 +73,8 @@ class AsyncRedisStore(AsyncStore):
         self._server = Server(url, clock, prefix, timeout)
         self._swap = self._server.swap
         self._connections: dict[asyncio.AbstractEventLoop | None, Connection] = {}
+        self._listed: tuple[tuple[str, str], list[str]] = (("", ""), [])
+        """Prefix, part and keys of the last list that was read page by page."""
         self._is_closed = False
 
     @property
@@ -103,7 +112,40 @@ class AsyncRedisStore(AsyncStore):
 
     async def records(self, prefix: str) -> list[tuple[str, Any]]:
         """Return all records whose keys begin with `prefix`, in a few round trips."""
-        keys, found = await self.keys(prefix), []
+        return await self._records(await self.keys(prefix))
+
+    async def page(self, prefix: str, *, part: str = "", after: str = "", most: int) -> list[tuple[str, Any]]:
+        """Return the first `most` records. The keys are read with the first page, and kept for the next ones."""
+        if not after or self._listed[0] != (prefix, part):
+            pattern = self._swap.pattern(prefix, part)
+            names = await self._connection().call(partial(names_of, pattern), bounded=False)
+            keys = sorted(map(self._swap.key, names))
+            self._listed = (prefix, part), keys
+        keys = self._listed[1]
+        start = bisect_right(keys, after) if after else 0
+        return await self._records(keys[start : start + most])
+
+    async def survey(self, recent: int, troubled: int) -> Survey:
+        """Return hosts used last and hosts in trouble; see `AsyncStore.survey`. Of many hosts, `total` is an estimate.
+
+        Of many hosts in a cluster, which has no index, the survey has any hosts.
+        """
+        call, prefix = self._connection().call, self._swap.name(HOSTS)[:-1]
+        names, total, is_exact = await call(partial(sample_of, prefix, SAMPLE), bounded=False)
+        if is_exact and total <= recent:
+            return survey_of(await self._records([self._swap.key(name) for name in names]), recent, troubled)
+        by_use, in_trouble = self._swap.indexes
+        commands = [("ZREVRANGE", by_use, 0, recent - 1), ("ZREVRANGE", in_trouble, 0, troubled - 1)]
+        used, trouble, count = await call(partial(pipelined, [*commands, ("ZCARD", in_trouble)], is_raised=True))
+        chosen = dict.fromkeys([*used, *trouble, *names[: recent - len(used)]])
+        found = dict(await self._records([self._swap.key(name) for name in chosen]))
+        hosts = {key: host for key, host in found.items() if isinstance(host, Host)}
+        if gone := [name for name in trouble if self._swap.key(name) not in found]:  # expired since
+            await call(partial(pipelined, [("ZREM", in_trouble, *gone)]))
+        return Survey(hosts, total, count - len(gone), is_exact)
+
+    async def _records(self, keys: list[str]) -> list[tuple[str, Any]]:
+        found: list[tuple[str, Any]] = []
         for start in range(0, len(keys), BATCH):
             batch = keys[start : start + BATCH]
             commands = [("GET", self._swap.name(key)) for key in batch]  # in a cluster, MGET does not work
@@ -286,7 +328,8 @@ class Connection:
         while attempts:
             for each in self._server.looks(client, attempts):
                 self._server.swap.marked(each, await self.call(partial(look, each.words)))
-            replies = await self.call(partial(exchange, [self._server.swap.ask(attempt) for attempt in attempts]))
+            asked = [self._server.swap.ask(attempt) for attempt in attempts]
+            replies = await self.call(partial(exchange, asked, self._server.entries()))
             left = self._server.hear(attempts, replies, deadline)
             for attempt in set(attempts).difference(left):
                 done(attempt)
@@ -298,6 +341,9 @@ class Connection:
         """Wait for the running pipelines, and disconnect."""
         while self._flights or self._is_called:
             await asyncio.wait(self._flights) if self._flights else await asyncio.sleep(0)
+        if self._client is not None and (entries := self._server.entries(is_last=True)):
+            with contextlib.suppress(StoreError):
+                await self.call(partial(pipelined, entries))
         await close_all(self._closers)
 
 

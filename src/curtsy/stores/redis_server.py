@@ -13,8 +13,9 @@ import math
 import random
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from curtsy.core.errors import PolicyError, StoreError, not_imported
@@ -182,6 +183,14 @@ class Server:
         self.everywhere: dict[str, str] = {"target_nodes": "primaries"} if self._is_cluster else {}
         """Arguments that make redis-py send a command to every server that holds records."""
 
+    def entries(self, *, is_last: bool = False) -> list[tuple[Any, ...]]:
+        """Return the commands that update the index of hosts.
+
+        A cluster has no index: an unreachable server that holds it would stop the updates on all servers.
+        """
+        entries = self.swap.entries(is_last=is_last)
+        return [] if self._is_cluster else entries
+
     def looks(self, client: Any, attempts: list[Attempt]) -> list[Look]:
         """Return the looks at marks that must precede the attempts."""
         try:
@@ -268,14 +277,18 @@ async def close_all(closers: list[Any]) -> None:
         await reply_of(each.close() if is_blocking() else each.aclose())
 
 
-async def exchange(words: list[tuple[Any, ...]], client: Any) -> list[Any]:
-    """Send all calls of the script in one batch; send its source only if the server does not have it."""
-    if len(words) == 1:
+async def exchange(words: list[tuple[Any, ...]], entries: list[tuple[Any, ...]], client: Any) -> list[Any]:
+    """Send all calls of the script in one batch; send its source only if the server does not have it.
+
+    The commands `entries` go in the same batch. Their replies and errors are ignored.
+    """
+    if len(words) == 1 and not entries:
         try:
             return [await reply_of(client.execute_command("EVALSHA", SHA, 1, *words[0]))]
         except NoScript:
             return [await reply_of(client.execute_command("EVAL", SCRIPT, 1, *words[0]))]
-    replies = await pipelined([("EVALSHA", SHA, 1, *each) for each in words], client)
+    batch = [*(("EVALSHA", SHA, 1, *each) for each in words), *entries]
+    replies = (await pipelined(batch, client))[: len(words)]
     missing = [place for place, reply in enumerate(replies) if isinstance(reply, NoScript)]
     if missing:
         again = await pipelined([("EVAL", SCRIPT, 1, *words[place]) for place in missing], client)
@@ -297,6 +310,29 @@ async def names_of(pattern: bytes, client: Any) -> set[bytes]:
     """Return the names of all keys that match a SCAN pattern."""
     found = client.scan_iter(match=pattern, count=1000)
     return set(found) if is_blocking() else {name async for name in found}
+
+
+async def sample_of(prefix: bytes, most: int, client: Any) -> tuple[list[bytes], int, bool]:
+    """Return up to `most` names that begin with `prefix`, and the number of all such names, which may be an estimate.
+
+    The third value tells whether the number is exact: then the server has few keys, and all names are returned. SCAN
+    returns keys in the order of their hashes, so that a part of them represents all.
+    """
+    scanned = client.scan_iter(count=1000)
+    seen = list(islice(scanned, most)) if is_blocking() else [name async for name in _first(most, scanned)]
+    found = list({name for name in seen if name.startswith(prefix)})
+    if len(seen) < most:
+        return found, len(found), True
+    size = int(await reply_of(client.dbsize()))
+    return found, max(len(found), round(size * len(found) / len(seen))), False
+
+
+async def _first(most: int, names: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for name in names:
+        yield name
+        most -= 1
+        if not most:
+            return
 
 
 async def look(words: tuple[Any, ...], client: Any) -> Any:

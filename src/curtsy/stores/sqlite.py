@@ -28,6 +28,7 @@ from curtsy.core.record import Record
 from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, Loss, NotNow, Step
 from curtsy.stores.sqlite_inline import InlineUpdates
 from curtsy.stores.sqlite_records import RecordFile, Transaction, Unready
+from curtsy.stores.survey import Survey
 from curtsy.system.clock import BootClock, Clock
 from curtsy.system.shutdown import at_exit
 from curtsy.system.threads import in_thread, is_blocking
@@ -95,6 +96,12 @@ class AsyncSQLiteStore(AsyncStore):
     async def records(self, prefix: str) -> list[tuple[str, Any]]:
         """Return all records whose keys begin with `prefix`, by one query. Unreadable ones are skipped."""
         return [*await self._opened().read(lambda file: file.records(prefix), self._clock)]
+
+    async def page(self, prefix: str, *, part: str = "", after: str = "", most: int) -> list[tuple[str, Any]]:
+        return [*await self._opened().read(lambda file: file.page(prefix, part, after, most), self._clock)]
+
+    async def survey(self, recent: int, troubled: int) -> Survey:
+        return await self._opened().read(lambda file: file.survey(recent, troubled), self._clock)
 
     async def now(self) -> Now:
         return self._clock.now()

@@ -168,6 +168,7 @@ class InlineUpdates:
         if done.rowcount != 1:
             return False
         self._file.writes += 1
+        self._file.notes.add(key, stored.record, changed)
         if changed is not None and not changed.weight:
             if len(self._seen) >= _REMEMBERED:
                 self._seen.clear()

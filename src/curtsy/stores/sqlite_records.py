@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from curtsy.core.errors import PolicyError, StoreError
+from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Now
 from curtsy.core.record import Record
 from curtsy.stores.codec import DamagedRecord, pack, unpack
@@ -34,7 +35,11 @@ from curtsy.stores.sqlite_file import (
     error_code,
     pragma_number,
 )
+from curtsy.stores.survey import HOSTS, KEPT, HostNotes, Survey, survey_of
 from curtsy.system.file_lock import inode
+
+_IS_HOST = "key >= x'686f73743a' AND key < x'686f73743b'"
+"""Condition of the records of hosts: their keys begin with `host:`."""
 
 FORMAT = Format(
     application=0x43757274,
@@ -44,6 +49,14 @@ FORMAT = Format(
         "CREATE INDEX records_by_expiry ON records (expires_epoch) WHERE expires_epoch IS NOT NULL",
         # A random name identifies the file, because inode numbers are reused.
         "CREATE TABLE names AS SELECT randomblob(16) AS name",
+        # Index of hosts for `survey()`. A file of an earlier format has no entries yet.
+        "CREATE TABLE hosts (key BLOB PRIMARY KEY, used_epoch INTEGER NOT NULL, trouble INTEGER NOT NULL)"
+        " WITHOUT ROWID",
+        "CREATE INDEX hosts_by_use ON hosts (used_epoch)",
+        "CREATE INDEX hosts_in_trouble ON hosts (used_epoch) WHERE trouble",
+        f"INSERT INTO hosts SELECT key, host_used(data), 1 FROM records WHERE {_IS_HOST} AND host_in_trouble(data)",
+        "INSERT OR IGNORE INTO hosts SELECT key, host_used(data), 0 FROM records"
+        f" WHERE {_IS_HOST} ORDER BY host_used(data) DESC LIMIT {KEPT}",
     ),
 )
 
@@ -61,6 +74,9 @@ _PAGE = 4096
 _SWEEP_ROWS = 100
 """Maximum number of records that one sweep examines."""
 
+_COUNT_LONG, _COUNT_REST = 0.01, 100
+"""Seconds from which a count of hosts is kept, and for how many times its duration."""
+
 SELECT = "SELECT data, sum, expires_epoch FROM records WHERE key = ?"
 _SELECT_KEYS = "SELECT key FROM records WHERE key >= ? AND key < ? ORDER BY key"
 _SELECT_ALL = "SELECT data, sum, key FROM records WHERE key >= ? AND key < ? ORDER BY key"
@@ -69,6 +85,23 @@ _INSERT = "INSERT OR REPLACE INTO records (data, sum, expires_epoch, key) VALUES
 _UPDATE = "UPDATE records SET data = ?, sum = ? WHERE key = ?"
 _POSTPONE = "UPDATE records SET expires_epoch = ? WHERE key = ?"
 _DELETE = "DELETE FROM records WHERE key = ?"
+_SELECT_PAGE = (
+    "SELECT data, sum, key FROM records WHERE key >= ? AND key < ? AND key <> ? AND instr(substr(key, ?), ?)"
+    " ORDER BY key LIMIT ?"
+)
+_COUNT_HOSTS = f"SELECT count(*) FROM records WHERE {_IS_HOST}"
+_COUNT_TROUBLE = "SELECT count(*) FROM hosts WHERE trouble"
+# CROSS JOIN keeps the order of the tables, so that the index ends the query after the last row.
+SELECT_SURVEYED = (
+    "SELECT data, sum, key FROM hosts CROSS JOIN records USING (key) ORDER BY used_epoch DESC LIMIT ?",
+    "SELECT data, sum, key FROM hosts CROSS JOIN records USING (key) WHERE trouble ORDER BY used_epoch DESC LIMIT ?",
+)
+_ENTER_HOST = "INSERT OR REPLACE INTO hosts (key, used_epoch, trouble) VALUES (?, ?, ?)"
+_DELETE_HOST = "DELETE FROM hosts WHERE key = ?"
+_TRIM_HOSTS = (
+    "DELETE FROM hosts WHERE NOT trouble AND used_epoch <"
+    f" (SELECT used_epoch FROM hosts ORDER BY used_epoch DESC LIMIT 1 OFFSET {KEPT})"
+)
 
 _LEAST = 512
 """Bytes of the smallest database: SQLite treats some shorter files as empty databases."""
@@ -93,6 +126,8 @@ class Transaction:
         self._records: dict[str, Record | None] = {}
         self._expiries: dict[str, int | None] = {}
         self._writes: dict[str, tuple[str, tuple[Any, ...]]] = {}
+        self.changes: list[tuple[str, Record | None, Record | None]] = []
+        """Key, old record and new record of each change, for the index of hosts."""
         self.now: Now | None = None
         """Time of the last change; None if nothing changed."""
 
@@ -115,6 +150,7 @@ class Transaction:
     def put(self, key: str, record: Record | None, now: Now) -> None:
         """Set the pending record under `key`; None removes it. Requires `load(key)` before."""
         name = encode_key(key)
+        self.changes.append((key, self._records[key], record))
         if record is None:
             self._writes[key] = _DELETE, (name,)
         else:
@@ -153,6 +189,7 @@ class Transaction:
                 expires = now.epoch // SECOND + _DAY
             if expires == 0:
                 self._connection.execute(_DELETE, (name,))
+                self._connection.execute(_DELETE_HOST, (name,))
             else:
                 self._connection.execute(_POSTPONE, (expires, name))
         return len(rows) == _SWEEP_ROWS
@@ -184,6 +221,10 @@ class RecordFile(SQLiteFile):
         """Writes since the last checkpoint."""
         self.sweep_at = 0.0
         """Monotonic second at which the writer thread is to drop expired records."""
+        self.notes = HostNotes()
+        """Changes of the index of hosts that are not yet written."""
+        self._total = 0
+        self._recount_at = 0.0
 
     # --- Transactions ----------------------------------------------------------------------------------------------
 
@@ -215,6 +256,9 @@ class RecordFile(SQLiteFile):
             draft = Transaction(connection, self._met_damage)
             work(draft)
             self.writes += draft.write()
+            for change in draft.changes:
+                self.notes.add(*change)
+            self._enter_hosts(connection)
             if draft.now is not None and time.monotonic() >= self.sweep_at:
                 is_more = draft.sweep(draft.now)
                 self.sweep_at = time.monotonic() + (1.0 if is_more else _SWEEP_EVERY)
@@ -228,7 +272,7 @@ class RecordFile(SQLiteFile):
 
     def needs_thread(self, now: float) -> bool:
         """Return whether the next update must be the writer thread's, for a sweep or a checkpoint after it."""
-        return self.writes >= _CHECKPOINT_EVERY or now >= self.sweep_at
+        return self.writes >= _CHECKPOINT_EVERY or now >= self.sweep_at or self.notes.is_due(now)
 
     def checkpoint_if_due(self) -> None:
         """Move the log into the file if it has grown, and begin it again. The next transaction reports errors."""
@@ -247,6 +291,17 @@ class RecordFile(SQLiteFile):
                         connection.execute(f"PRAGMA user_version = {version}")
             finally:
                 self.file_lock.give()
+
+    def _enter_hosts(self, connection: sqlite3.Connection, *, is_last: bool = False) -> None:
+        """Write the notes that are due into the index of hosts, within a transaction."""
+        if not (notes := self.notes.take(is_last=is_last)):
+            return
+        for key, note in notes.items():
+            if note is None:
+                connection.execute(_DELETE_HOST, (encode_key(key),))
+            else:
+                connection.execute(_ENTER_HOST, (encode_key(key), *note))
+        connection.execute(_TRIM_HOSTS)
 
     def _met_damage(self, key: str, damage: DamagedRecord) -> None:
         _log.warning("%s: the record under %a is damaged and counts as absent: %s", self.path, key, damage)
@@ -303,6 +358,8 @@ class RecordFile(SQLiteFile):
 
     def prepare(self, connection: sqlite3.Connection) -> None:
         """Check the format of the file, create its tables, and read its name. Raises PolicyError for a foreign file."""
+        connection.create_function("host_used", 1, lambda data: _host(data).used_at, deterministic=True)
+        connection.create_function("host_in_trouble", 1, lambda data: _host(data).is_in_trouble, deterministic=True)
         try:
             super().prepare(connection)
         except ForeignFile as error:
@@ -335,6 +392,8 @@ class RecordFile(SQLiteFile):
         if not self.turn.acquire(timeout=self.patience):
             return  # a step in another thread does not end
         try:
+            with contextlib.suppress(StoreError, OSError):
+                self._enter_last_hosts()
             for file in (self, self._reader):
                 with file.lock:
                     file.disconnect()
@@ -346,6 +405,16 @@ class RecordFile(SQLiteFile):
         if is_child:
             self.turn = threading.Lock()  # a thread of the parent may hold it
         super().after_fork(is_child=is_child)
+
+    def _enter_last_hosts(self) -> None:
+        """Write the remaining notes, if the file is still open and its lock is free: they are worth no wait."""
+        with self.lock:
+            if self.notes and self.is_open and self.is_current() and self.file_lock.take(wait=False):
+                try:
+                    with self.transaction() as connection:
+                        self._enter_hosts(connection, is_last=True)
+                finally:
+                    self.file_lock.give()
 
     # --- Reads -----------------------------------------------------------------------------------------------------
 
@@ -368,15 +437,35 @@ class RecordFile(SQLiteFile):
 
     def records(self, prefix: str) -> list[tuple[str, Record]]:
         """Return all records whose keys begin with `prefix`, of one moment; skip unreadable ones."""
-        found = []
-        for row in self._rows(_SELECT_ALL, _range(prefix)):
-            with contextlib.suppress(UnicodeDecodeError, StoreError):  # damaged, or of a later version
-                key = row[2].decode("utf-8", "surrogatepass")
-                if (record := decode_row(key, row)) is not None:
-                    found.append((key, record))
-        return found
+        return _readable(self._rows(_SELECT_ALL, _range(prefix)))
 
-    def _rows(self, query: str, values: tuple[bytes, ...]) -> list[Any]:
+    def page(self, prefix: str, part: str, after: str, most: int) -> list[tuple[str, Record]]:
+        """Return the first `most` records; see `AsyncStore.page`. Skip unreadable ones."""
+        first, end = _range(prefix)
+        last, skipped = encode_key(after), len(first) + 1
+        values = (max(first, last), end, last or b"\xff", skipped, encode_key(part), most)
+        return _readable(self._rows(_SELECT_PAGE, values))
+
+    def survey(self, recent: int, troubled: int) -> Survey:
+        """Return hosts used last and hosts in trouble; see `AsyncStore.survey`."""
+        total = self._count_hosts()
+        if total <= recent:  # includes hosts whose notes are not written yet
+            return survey_of(self.records(HOSTS), recent, troubled)
+        [[in_trouble]] = self._rows(_COUNT_TROUBLE)
+        by_use, by_trouble = SELECT_SURVEYED
+        rows = [*self._rows(by_use, (recent,)), *self._rows(by_trouble, (troubled,))]
+        return Survey({key: host for key, host in _readable(rows) if isinstance(host, Host)}, total, in_trouble)
+
+    def _count_hosts(self) -> int:
+        """Return the number of hosts. That of a large file, which takes 0.1 s per million, is kept for a while."""
+        began = time.monotonic()
+        if began >= self._recount_at:
+            [[self._total]] = self._rows(_COUNT_HOSTS)
+            took = time.monotonic() - began
+            self._recount_at = began + took * _COUNT_REST if took > _COUNT_LONG else 0.0
+        return self._total
+
+    def _rows(self, query: str, values: tuple[bytes | int, ...] = ()) -> list[Any]:
         file = inode(self.path)
         if file is None or file != self.opened or not self.is_open:
             raise Unready(f"{self.path} is not open.")
@@ -416,6 +505,25 @@ def decode_row(key: str, row: Any) -> Record | None:
     if not isinstance(data, bytes) or total != checksum(encode_key(key), data):
         raise DamagedRecord("its check sum is wrong.")
     return unpack(data)
+
+
+def _readable(rows: list[Any]) -> list[tuple[str, Record]]:
+    """Return the keys and records of rows, without those that are damaged or of a later version."""
+    found = []
+    for row in rows:
+        with contextlib.suppress(UnicodeDecodeError, StoreError):
+            key = row[2].decode("utf-8", "surrogatepass")
+            if (record := decode_row(key, row)) is not None:
+                found.append((key, record))
+    return found
+
+
+def _host(data: object) -> Host:
+    """Return the host in the data of a row; an empty record if it is unreadable, or of another kind."""
+    with contextlib.suppress(StoreError):
+        if isinstance(data, bytes) and isinstance(record := unpack(data), Host):
+            return record
+    return Host()
 
 
 def checksum(name: bytes, data: bytes) -> int:

@@ -166,8 +166,9 @@ class Dashboard:
         query = views.Query.of(request.query_params)
         await self.watch.refresh()
         board = self.watch.board
-        page = views.page_of(board, query)
-        found = {"at": board.at, "total": len(board.rows), "matching": page.matching, "offset": page.offset}
+        page = await asyncio.to_thread(views.page_of, board, query)
+        counts = {"total": board.totals["hosts"], "listed": board.totals["listed"], "matching": page.matching}
+        found = {"at": board.at, **counts, "offset": page.offset}
         return _json(found | {"hosts": [row.fields() for row in page.rows]})
 
     async def _host(self, request: Request) -> Response:

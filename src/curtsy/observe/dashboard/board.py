@@ -2,14 +2,17 @@
 
 A row has instants (epoch seconds) instead of durations, so that it stays valid while nothing changes. It is rebuilt
 only if the host's record or the settings have changed, or one of its instants has passed. A refresh of ten thousand
-unchanged hosts costs one query, and one comparison per host.
+unchanged hosts costs one query, and one comparison per host. Of more hosts, the board has those used last, those in
+trouble, and those that a viewer searched for. So its cost is bounded.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any, Literal
 
 import msgspec
@@ -20,11 +23,12 @@ from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.statistics import ProcessStatistics, StatisticsSnapshot, summed
-from curtsy.engine.alerts import Alert, alerts_of
+from curtsy.engine.alerts import Alert, alerts_of, suspects
 from curtsy.engine.counters import read_statistics
-from curtsy.engine.host_view import HostView, read_crawls, view_of
+from curtsy.engine.host_view import TROUBLED, HostView, read_crawls, view_of
 from curtsy.settings import Settings
-from curtsy.stores import Store, read_all
+from curtsy.stores import Store, for_threads
+from curtsy.stores.survey import HOSTS
 
 State = Literal["open", "trial", "spent", "paused", "denied", "resting", "waiting", "fetching", "free"]
 STATES: tuple[State, ...] = ("open", "trial", "spent", "paused", "denied", "resting", "waiting", "fetching", "free")
@@ -43,6 +47,18 @@ COUNTS_REST = 120
 A large store is therefore read less often, and the dashboard uses at most 3 % of a core.
 """
 
+
+LISTED = 10_000
+"""Number of hosts used last that the board has."""
+
+MOST_FOUND = 200
+"""Maximum number of hosts that one search adds to the board."""
+
+LABELLED = 50
+"""Number of busiest hosts that the board always has, because metrics name them."""
+
+SEARCH_KEPT = 60.0
+"""Seconds for which the hosts of a search stay on the board after its last use."""
 
 SHOWN = (
     "domain", "waiting_for", "breaker", "requests_today", "max_requests_per_day", "pages_today", "max_pages_per_day",
@@ -93,15 +109,27 @@ class _Known(msgspec.Struct, gc=False):
     stale_at: float
 
 
+class _Search(msgspec.Struct, gc=False):
+    """Hosts that a search has found."""
+
+    names: tuple[str, ...]
+    due_at: float
+    """Monotonic time at which the store is searched again."""
+
+    used_at: float
+
+
 class Board:
-    """Store data as of the last refresh. One thread refreshes at a time; any thread may read."""
+    """Store data as of the last refresh. Any thread may read."""
 
     def __init__(self, store: Store, settings: Callable[[], Settings]) -> None:
         self.store = store
         self.settings = settings
         self.rows: dict[str, Row] = {}
         """Rows by domain, in their order. Never mutated, only replaced."""
-        self.totals = _totals([])
+        self.totals = _totals([], 0)
+        self.is_complete = True
+        """False if the store has more hosts than `rows`."""
         self.samples: deque[Sample] = deque(maxlen=SAMPLES)
         self.alerts: tuple[Alert, ...] = ()
         self.crawls: list[CrawlRecord] = []
@@ -114,6 +142,10 @@ class Board:
         """Epoch second of the last refresh, by the store's clock."""
         self._known: dict[str, _Known] = {}
         self._whole_at = self._counted_at = self._fades_at = 0.0
+        self._searches: dict[str, _Search] = {}
+        self._sums: tuple[bool, int, int] | None = None
+        self._lock = threading.Lock()
+        """Lock of the changes of the rows."""
 
     def look(self, shown: Iterable[str] = ()) -> None:
         """Refresh the board: all hosts if their pause is over, else only the `shown` ones."""
@@ -122,11 +154,12 @@ class Board:
                 self._count()
                 self._counted_at = began + (time.monotonic() - began) * COUNTS_REST
             self.crawls = read_crawls(self.store)
-            if (began := time.monotonic()) >= self._whole_at:
-                self._look_at_all()
-                self._whole_at = began + (time.monotonic() - began) * HOSTS_REST
-            else:
-                self._look_at(shown)
+            with self._lock:
+                if (began := time.monotonic()) >= self._whole_at:
+                    self._look_at_all({*shown})
+                    self._whole_at = began + (time.monotonic() - began) * HOSTS_REST
+                else:
+                    self._look_at({*shown})
             self.trouble = None
         except StoreError as error:
             self.trouble = str(error)
@@ -142,24 +175,44 @@ class Board:
             self.processes, self.statistics = found, summed(found, now)
             self._fades_at = now + FADING
 
-    def _look_at_all(self) -> None:
-        policies = self.settings().policies
-        found = read_all(self.store, "host:")
+    def find(self, text: str) -> None:
+        """Add the first hosts whose names contain `text`, if the board does not have all hosts."""
+        now = time.monotonic()
+        if not text or self.is_complete:
+            return
+        with self._lock:
+            if (known := self._searches.get(text)) is not None and now < known.due_at:
+                known.used_at = now
+                return
+            try:
+                found = for_threads(self.store).page(HOSTS, part=text, most=MOST_FOUND)
+                names = tuple(key.removeprefix(HOSTS) for key, _ in found)
+                self._renew(dict(zip(names, (host for _, host in found), strict=True)), self.store.now())
+                self._searches = {
+                    other: each for other, each in self._searches.items() if now - each.used_at < SEARCH_KEPT
+                }
+                self._searches[text] = _Search(names, now + (time.monotonic() - now) * HOSTS_REST, now)
+            except StoreError as error:
+                self.trouble = str(error)
+
+    def _look_at_all(self, shown: set[str]) -> None:
+        survey = for_threads(self.store).survey(LISTED, TROUBLED)
+        hosts: dict[str, Any] = {key.removeprefix(HOSTS): host for key, host in survey.hosts.items()}
+        if len(hosts) < survey.total:
+            hosts |= self._read((shown | self._wanted()) - hosts.keys())
         now = self.store.now()
-        hosts = {key.removeprefix("host:"): host for key, host in found if isinstance(host, Host)}
-        self._known = {
-            domain: _renewed(self._known.get(domain), domain, hosts[domain], now, policies) for domain in sorted(hosts)
-        }
-        self.rows = {domain: each.row for domain, each in self._known.items()}
-        self.totals = _totals([*self.rows.values()])
-        self.at = now.epoch / SECOND
+        known, self._known = self._known, {}
+        self._renew(hosts, now, known)
+        self.is_complete = survey.is_exact and len(self.rows) >= survey.total
+        self.totals = _totals([*self.rows.values()], survey.total)
         views, counts = self.views, self.statistics
         self.alerts = alerts_of(counts, views)
+        requests, pages = self._grown(views)
         self.samples.append(
             Sample(
                 self.at,
-                sum([view.requests for view in views]),
-                sum([view.pages for view in views]),
+                requests,
+                pages,
                 sum(counts.refused.values()),
                 counts.cache_hits + counts.revalidated,
                 counts.bytes,
@@ -167,27 +220,62 @@ class Board:
             )
         )
 
+    def _wanted(self) -> set[str]:
+        """Return further hosts to read: those of searches, and those that alerts and metrics concern."""
+        now, counts = time.monotonic(), self.statistics
+        searched = {name for each in self._searches.values() if now - each.used_at < SEARCH_KEPT for name in each.names}
+        return searched.union(suspects(counts, self.settings().policies), islice(counts.hosts, LABELLED))
+
+    def _grown(self, views: list[HostView]) -> tuple[int, int]:
+        """Return requests and pages of all hosts, as numbers that only grow.
+
+        If the board does not have all hosts, the counts that processes publish every few seconds take their place.
+        """
+        if self.is_complete:
+            found = sum([view.requests for view in views]), sum([view.pages for view in views])
+        else:
+            found = self.statistics.requests + self.statistics.robots_requests, self.statistics.pages
+        before, self._sums = self._sums, (self.is_complete, *found)
+        if before is None:
+            return found
+        grown = (0, 0) if before[0] != self.is_complete else (found[0] - before[1], found[1] - before[2])
+        last = self.samples[-1]
+        return last.requests + max(0, grown[0]), last.pages + max(0, grown[1])
+
     @property
     def views(self) -> list[HostView]:
-        """Views of all hosts."""
+        """Views of the hosts on the board."""
         return [row.view for row in self.rows.values()]
 
-    def _look_at(self, shown: Iterable[str]) -> None:
-        policies = self.settings().policies
-        read = [(domain, self.store.read(f"host:{domain}")) for domain in set(shown)]
-        now = self.store.now()
-        for domain, host in read:
-            if isinstance(host, Host):
-                self._known[domain] = _renewed(self._known.get(domain), domain, host, now, policies)
-        self.rows = self.rows | {domain: self._known[domain].row for domain, _ in read if domain in self._known}
+    def _look_at(self, shown: set[str]) -> None:
+        read = self._read(shown)
+        self._renew(read, self.store.now())
+
+    def _read(self, names: Iterable[str]) -> dict[str, Any]:
+        return {name: self.store.read(f"{HOSTS}{name}") for name in names}
+
+    def _renew(self, hosts: Mapping[str, Any], now: Now, known: Mapping[str, _Known] | None = None) -> None:
+        """Put hosts on the board; `known` are their earlier rows, if these are not on the board any more."""
+        policies, earlier = self.settings().policies, self._known if known is None else known
+        renewed = {
+            domain: _renewed(earlier.get(domain), domain, host, now, policies)
+            for domain, host in hosts.items()
+            if isinstance(host, Host)
+        }
+        is_new = not renewed.keys() <= self._known.keys()
+        self._known = self._known | renewed
+        if is_new:
+            self._known = dict(sorted(self._known.items()))
+        self.rows = {domain: each.row for domain, each in self._known.items()}
         self.at = now.epoch / SECOND
 
 
-def _totals(rows: list[Row]) -> dict[str, Any]:
-    """Return the sums over all hosts, and the number of hosts by state."""
+def _totals(rows: list[Row], hosts: int) -> dict[str, Any]:
+    """Return the number of all hosts, the number of rows by state, and sums over the rows."""
     states = Counter([row.state for row in rows])
     sums = {name: sum([getattr(row.view, name) for row in rows]) for name in ("requests_today", "pages_today", "trips")}
-    return {"hosts": len(rows), "states": {state: states[state] for state in STATES if states[state]}, **sums}
+    counts = {state: states[state] for state in STATES if states[state]}
+    return {"hosts": max(hosts, len(rows)), "listed": len(rows), "states": counts, **sums}
 
 
 def _renewed(known: _Known | None, domain: str, host: Host, now: Now, policies: Policies) -> _Known:
@@ -222,7 +310,7 @@ def state_of(view: HostView, policy: Policy) -> tuple[State, float | None]:
         return "denied", None
     if view.breaker == "half_open":
         return "trial", None
-    if view.waiting_for == "rest":
+    if view.waiting_for in ("rest", "circuit_open"):  # a rest that is too long to wait for refuses requests
         return "resting", view.next_in
     if view.in_flight:
         return "fetching", None

@@ -105,7 +105,11 @@ class Page:
 
 
 def page_of(board: Board, query: Query) -> Page:
-    """Search, sort and cut the rows. Only the rows up to the end of the page are sorted; equal ones stay by name."""
+    """Search, sort and cut the rows. Only the rows up to the end of the page are sorted; equal ones stay by name.
+
+    It may read the store, because a search also finds hosts that are not on the board.
+    """
+    board.find(query.search)
     rows = [row for domain, row in board.rows.items() if query.search in domain and query.state in ("", row.state)]
     offset = min(query.offset, max(0, (len(rows) - 1) // max(1, query.limit) * query.limit))
     pick = heapq.nlargest if query.descending else heapq.nsmallest

@@ -292,8 +292,10 @@ function drawFigures() {
   spark(tiles.refused, rates(3, 20), "Refusals");
   const refused = Object.values(figures.refused ?? {}).reduce((sum, each) => sum + each, 0);
   const cached = (figures.cache_hits ?? 0) + (figures.revalidated ?? 0);
-  big("requests", perSecond(requests), "/s", `${count(figures.requests_today ?? 0)} charged today, ${count(samples.at(-1)?.[6] ?? 0)} in flight`);
-  big("pages", perSecond(pages), "/s", `${count(figures.pages_today ?? 0)} charged today, ${size(figures.bytes ?? 0)} in all`);
+  // The sums of a part of the hosts would mislead.
+  const charged = (number) => (figures.listed < figures.hosts ? "" : `${count(number ?? 0)} charged today, `);
+  big("requests", perSecond(requests), "/s", `${charged(figures.requests_today)}${count(samples.at(-1)?.[6] ?? 0)} in flight`);
+  big("pages", perSecond(pages), "/s", `${charged(figures.pages_today)}${size(figures.bytes ?? 0)} in all`);
   big("cache", count(cached), "", figures.ok ? `${Math.round((100 * cached) / figures.ok)} % of what succeeded` : "nothing yet");
   big("refused", count(refused), "", figures.fetches ? `of ${plural(figures.fetches, "fetch", "fetches")}` : "nothing yet");
   const latency = figures.latency;
@@ -522,7 +524,8 @@ function drawTable(news) {
 function drawPager() {
   const total = figures.hosts ?? 0;
   const last = Math.min(query.offset + ROWS, matching);
-  const found = query.search || query.state ? `${count(matching)} of ${plural(total, "host")}` : plural(total, "host");
+  const listed = figures.listed ?? total;
+  const found = query.search || query.state ? `${count(matching)} of ${plural(total, "host")}` : listed < total ? `${plural(listed, "listed host")}, used last or in trouble; search finds every host of ${count(total)}` : plural(total, "host");
   put($("hosts-note"), matching ? `${count(query.offset + 1)}–${count(last)} of ${found}` : found);
   $("previous").disabled = query.offset === 0;
   $("next").disabled = last >= matching;
