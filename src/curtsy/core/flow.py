@@ -54,7 +54,7 @@ def fetch(ask: FetchRequest, world: World, state: FetchState | None = None) -> F
     `state` records the progress, for callers that need it before the end.
     """
     state = state or set_out(ask, world)
-    first = parse_url(ask.url)
+    first = state.asked
     if isinstance(first, InvalidUrl):
         end: Reply | Refusal = Refusal(Reason.INVALID_URL, messages.invalid(first))
     else:
@@ -71,7 +71,7 @@ def fetch(ask: FetchRequest, world: World, state: FetchState | None = None) -> F
 
 def set_out(ask: FetchRequest, world: World) -> FetchState:
     """Return the state of a fetch that starts now."""
-    return FetchState(ask, world, world.now(), world.policies, is_foreign=ask.is_foreign)
+    return FetchState(ask, world, world.now(), world.policies, parse_url(ask.url), is_foreign=ask.is_foreign)
 
 
 def closed(state: FetchState, is_sent: bool = False, is_robots: bool = False) -> FetchResult:

@@ -448,16 +448,16 @@ class DownloadTask:
 
 def _anew(state: FetchState) -> FetchState:
     """Return a new state that starts over, with the costs and the start time of the old one."""
-    first = parse_url(state.ask.url)
-    assert isinstance(first, Url)
+    assert isinstance(state.asked, Url)
     assert state.url is not None
-    if state.url.domain != first.domain:
+    if state.url.domain != state.asked.domain:
         state.leave_host()
     return FetchState(
         state.ask,
         state.world,
         state.began,
         state.world.policies,
+        state.asked,
         attempts=state.attempts,
         retries=state.retries,
         waited=state.waited,

@@ -156,7 +156,6 @@ class Driver(StoreDriver):
             Keep: self._keep,
             Claim: self._claim,
             Enter: self._enter,
-            Send: self._transmit,
             Settle: self._settle,
             Tell: lambda effect, _: context.told(effect.record),
             PutBack: lambda effect, held: self._return(held, gate.returning(_checked(effect.ticket))),
@@ -203,9 +202,14 @@ class Driver(StoreDriver):
         try:
             effect = next(flow)
             while True:
-                answer = answers[type(effect)](effect, resources)
-                if type(answer) is GeneratorType:
-                    answer = yield from answer
+                if type(effect) is Send:
+                    answer = yield effect
+                    if answer is None:  # nothing was sent
+                        yield from self._return(resources, self.gate.settlement(_checked(effect.ticket), UNSENT))
+                else:
+                    answer = answers[type(effect)](effect, resources)
+                    if type(answer) is GeneratorType:
+                        answer = yield from answer
                 effect = flow.send(answer)
         except StopIteration as end:
             result: Result = end.value
@@ -233,13 +237,6 @@ class Driver(StoreDriver):
         answer: Answer = yield from self.limited(self.gate.queueing(request), request.deadline)
         resources.ticket = answer if isinstance(answer, Ticket) else None
         return answer
-
-    def _transmit(self, effect: Send, resources: HeldResources) -> Procedure[Reply | None]:
-        """Send a request. If the answer is None, nothing was sent, and the ticket is given back."""
-        reply: Reply | None = yield effect
-        if reply is None:
-            yield from self._return(resources, self.gate.settlement(_checked(effect.ticket), UNSENT))
-        return reply
 
     def _settle(self, effect: Settle, resources: HeldResources) -> Settled | Procedure[Settled]:
         ticket = _checked(effect.ticket)
