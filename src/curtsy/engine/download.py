@@ -25,7 +25,7 @@ from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.fetch_state import FetchState
 from curtsy.core.flow import closed, fetch, set_out
-from curtsy.core.message import Failure, Headers, Reply, Request, Response, Url, parse_url
+from curtsy.core.message import Failure, Headers, Reply, Request, Response, Url
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
 from curtsy.core.secrets import mask_url
