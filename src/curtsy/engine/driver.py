@@ -89,6 +89,9 @@ class _Renewals:
         self._due: dict[int, tuple[float, Ticket]] = {}
         """Tickets of the requests in progress by id, with the loop time of their next renewal."""
 
+        self._armed_for = 0.0
+        """Loop time of the timer."""
+
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,7 +103,7 @@ class _Renewals:
             self._loop, self._timer, self._due = loop, None, {}
         due = loop.time() + ticket.lease.lasts / 3
         self._due[id(ticket)] = due, ticket
-        if self._timer is None or self._timer.when() > due:
+        if self._timer is None or self._armed_for > due:
             self._arm(loop, due)
 
     def end(self, ticket: Ticket) -> None:
@@ -110,6 +113,7 @@ class _Renewals:
     def _arm(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._armed_for = due
         self._timer = loop.call_at(due, _renew, ref(self))  # the event loop must not keep a closed client alive
 
     def renew(self) -> None:
