@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -52,7 +53,7 @@ class World:
     def refused_address(self, url: Url) -> str | None:
         return "127.0.0.1 is loopback" if url.host == "127.0.0.1" else None
 
-    def known_rules(self, origin: str) -> Known | None:
+    def known_rules(self, origin: str, ttl: float = math.inf) -> Known | None:
         return None if self.rules is None else Known(self.rules, 3600.0)
 
     def is_foreign(self, one: Url, other: Url) -> bool:

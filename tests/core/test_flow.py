@@ -339,7 +339,7 @@ def test_rules_that_end_while_a_page_stands_in_line_are_asked_for_anew() -> None
     """R5: never older than their time, however long the line is"""
     old, new = Rules(body=b"", valid_until=1_800_001_010.0), Rules(body=b"User-agent: *\nDisallow: /")
     hand = Hand(claim=[Known(old, 10.0), Known(new, 3600.0)], enter=[Ticket(20.0)])
-    hand.world.known_rules = lambda origin: None  # type: ignore[method-assign]
+    hand.world.known_rules = lambda origin, ttl=0.0: None  # type: ignore[method-assign]
 
     result = hand.carry(FetchRequest(URL))
 
@@ -351,7 +351,8 @@ def test_rules_that_others_have_learned_while_a_page_stood_in_line_hold_for_it()
     """R5"""
     new = Known(Rules(body=b"User-agent: *\nDisallow: /"), 3600.0)
     hand = Hand(enter=[Ticket(20.0)])
-    hand.world.known_rules = lambda origin: new  # type: ignore[method-assign]
+    before = [None]
+    hand.world.known_rules = lambda origin, ttl=0.0: before.pop() if before else new  # type: ignore[method-assign]
 
     result = hand.carry(FetchRequest(URL))
 
@@ -593,7 +594,7 @@ def test_rules_that_are_good_for_less_than_a_turn_takes_still_let_a_page_go() ->
     """R5: they were looked at for this very turn"""
     ended = Known(Rules(body=b"", valid_until=1_800_001_010.0), 10.0)
     hand = Hand(claim=[ended], enter=[Ticket(20.0)])
-    hand.world.known_rules = lambda origin: None  # type: ignore[method-assign]
+    hand.world.known_rules = lambda origin, ttl=0.0: None  # type: ignore[method-assign]
 
     assert hand.carry(FetchRequest(URL)).ok
     assert hand.kinds() == ["Claim", "Enter", "PutBack", "Claim", "Enter", "Send", "Settle", "Tell"]
@@ -604,7 +605,8 @@ def test_a_crawl_delay_that_came_while_a_page_stood_in_line_holds_for_it() -> No
     """R8"""
     slow = Known(Rules(body=b"User-agent: *\nCrawl-delay: 7"), 3600.0)
     hand = Hand(claim=[Known(Rules(body=b""), 3600.0), slow], enter=[Ticket(20.0)])
-    hand.world.known_rules = lambda origin: slow  # type: ignore[method-assign]
+    before = [None]
+    hand.world.known_rules = lambda origin, ttl=0.0: before.pop() if before else slow  # type: ignore[method-assign]
     hand.world.heeded = lambda origin: {}  # type: ignore[method-assign]
 
     assert hand.carry(FetchRequest(URL)).ok

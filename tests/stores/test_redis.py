@@ -711,8 +711,8 @@ def test_a_record_expires_when_it_says_nothing_any_more(server: RedisServer, sto
     assert server.command("PTTL", "curtsy:{host:b}") == -1
 
 
-@pytest.mark.parametrize(("lasts", "px"), [(None, ""), (-1, "1000"), (0, "1000"), (1, "1000"), (2_000_001, "2001")])
-def test_an_expiry_is_never_nothing(lasts: int | None, px: str) -> None:
+@pytest.mark.parametrize(("lasts", "px"), [(None, 0), (-1, 1000), (0, 1000), (1, 1000), (2_000_001, 2001)])
+def test_an_expiry_is_never_nothing(lasts: int | None, px: int) -> None:
     """Design, section 3: never `PX 0`."""
     assert expiry(lasts) == px
 

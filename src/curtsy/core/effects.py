@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from typing import Any, Protocol, TypeVar
 
@@ -82,8 +83,8 @@ class World(Protocol):
         """Return the epoch second."""
         ...
 
-    def known_rules(self, origin: str) -> Known | None:
-        """Return the valid rules of an origin from memory; None if memory holds none."""
+    def known_rules(self, origin: str, ttl: float = math.inf) -> Known | None:
+        """Return the rules of an origin from memory that are valid by a setting `ttl`; None if memory holds none."""
         ...
 
     def put_back_retry(self) -> None:

@@ -64,6 +64,9 @@ class FetchState(msgspec.Struct):
     policies: Policies
     """Policies in force at the start, or at the last start over."""
 
+    asked: Url | InvalidUrl
+    """URL of the request, parsed."""
+
     url: Url | None = None
     has_tried: bool = False
     """True after the first try of a page, with or without a request sent."""
@@ -190,7 +193,7 @@ class FetchState(msgspec.Struct):
 
     def result(self, end: Reply | Refusal) -> FetchResult:
         """Return the result for the caller, with the record of the fetch."""
-        ask, url, asked = self.ask, self.url, parse_url(self.ask.url)
+        ask, url, asked = self.ask, self.url, self.asked
         status: int | None = None
         reason: Reason | None = None
         message = cause = ""
@@ -212,32 +215,17 @@ class FetchState(msgspec.Struct):
                 message = messages.failed(url, end, tries)
                 if end.ended_at_proxy and not end.is_lasting:
                     retry_after = PROXY_REST
-        message = mask_url(message)
+        message = mask_url(message) if message else ""
         shown = asked.text if isinstance(asked, Url) else messages.given(asked)
         final = shown if url is None else url.text
+        go, world = self.go, self.world
+        requests_left, pages_left = (None, None) if go is None else (go.requests_left, go.pages_left)
         record = FetchRecord(
-            url=shown,
-            final_url=final,
-            domain="" if url is None else url.domain,
-            method=ask.method.upper(),
-            status=status,
-            reason=None if reason is None else reason.value,
-            attempts=self.attempts,
-            retries=self.retries,
-            waited=self.waited,
-            took=self.world.now() - self.began,
-            bytes=self.bytes,
-            cache=self.cache,
-            robots_line=self.robots_line,
-            requests_left=None if self.go is None else self.go.requests_left,
-            pages_left=None if self.go is None else self.go.pages_left,
-            retry_after=retry_after,
-            at=self.world.epoch(),
-            latency=self.latency,
-            robots_requests=self.robots_requests,
-            elsewhere=self.elsewhere,
-            message=message,
-        )
+            shown, final, "" if url is None else url.domain, ask.method.upper(), status,
+            None if reason is None else reason.value, self.attempts, self.retries, self.waited,
+            world.now() - self.began, self.bytes, self.cache, self.robots_line, requests_left, pages_left, retry_after,
+            world.epoch(), self.latency, self.robots_requests, self.elsewhere, message,
+        )  # fmt: skip
         return FetchResult(
             reason is None, shown, final, status, reason, message, retry_after, headers, body,
             self.cache is not None, record, self.next_in, self.redirected_by, cause,

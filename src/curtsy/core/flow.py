@@ -54,7 +54,7 @@ def fetch(ask: FetchRequest, world: World, state: FetchState | None = None) -> F
     `state` records the progress, for callers that need it before the end.
     """
     state = state or set_out(ask, world)
-    first = parse_url(ask.url)
+    first = state.asked
     if isinstance(first, InvalidUrl):
         end: Reply | Refusal = Refusal(Reason.INVALID_URL, messages.invalid(first))
     else:
@@ -71,7 +71,7 @@ def fetch(ask: FetchRequest, world: World, state: FetchState | None = None) -> F
 
 def set_out(ask: FetchRequest, world: World) -> FetchState:
     """Return the state of a fetch that starts now."""
-    return FetchState(ask, world, world.now(), world.policies, is_foreign=ask.is_foreign)
+    return FetchState(ask, world, world.now(), world.policies, parse_url(ask.url), is_foreign=ask.is_foreign)
 
 
 def closed(state: FetchState, is_sent: bool = False, is_robots: bool = False) -> FetchResult:
@@ -96,7 +96,12 @@ def _travel(first: Url, state: FetchState) -> Flow[Reply | Refusal]:
     wants_cookie = False
     for _ in range(most + 1):
         sent = _with_cookies(request, world)
-        end = yield from _hop_to_its_end(sent, state)
+        state.url, state.cache, state.page_tries, state.page_sent = request.url, None, 0, False
+        end = yield from hop(sent, state)
+        while isinstance(end, Again):  # the settings or rules changed during the wait
+            state.policies, state.had_its_turn = world.policies, True
+            end = yield from hop(sent, state)
+        state.had_its_turn = False
         if not isinstance(end, Response) or end.status not in REDIRECTS:
             return end
         requested.add(request.url.text)
@@ -155,18 +160,6 @@ def _with_cookies(request: Request, world: World) -> Request:
     if cookies is None or "cookie" in request.headers:
         return request
     return msgspec.structs.replace(request, headers=Headers((*request.headers.fields, ("Cookie", cookies))))
-
-
-def _hop_to_its_end(request: Request, state: FetchState) -> Flow[Reply | Refusal]:
-    """Fetch one URL, and start over as long as the settings or rules change during the wait."""
-    state.url, state.cache = request.url, None
-    state.page_tries, state.page_sent = 0, False
-    end = yield from hop(request, state)
-    while isinstance(end, Again):
-        state.policies, state.had_its_turn = state.world.policies, True
-        end = yield from hop(request, state)
-    state.had_its_turn = False
-    return end
 
 
 def hop(request: Request, state: FetchState) -> Flow[Reply | Refusal | Again]:
@@ -298,9 +291,13 @@ def exchange(request: Request, found: Freshness, policy: Policy, state: FetchSta
 def _permission(request: Request, policy: Policy, state: FetchState) -> Flow[Permission | Refusal | Failure | Again]:
     """Get the rules of the origin and apply them to the request."""
     url, policies = request.url, state.policies
-    rules = yield from rules_for(request, policy, state)
-    if state.policies is not policies and state.has_another(url, policy):
-        return Again()
+    known = state.world.known_rules(url.origin, policy.robots_ttl)
+    if known is not None:
+        rules: Rules | Refusal | Failure | Again = known.rules
+    else:
+        rules = yield from rules_for(request, policy, state)
+        if state.policies is not policies and state.has_another(url, policy):
+            return Again()
     if not isinstance(rules, Rules):
         return rules
     refusal = judged(rules, request, policy, state)

@@ -175,7 +175,7 @@ def exhausted_for(headers: Headers, epoch: float) -> float | None:
     epoch second. A `RateLimit` without a reset ends after the window that `RateLimit-Policy` gives. Of several
     exhausted limits, the latest end counts.
     """
-    if _QUOTA_FIELDS.isdisjoint(headers):
+    if _QUOTA_FIELDS.isdisjoint(headers.by_name):
         return None  # nearly all replies
     resets = [] if (field := headers.get("ratelimit")) is None else _resets(field, headers.get("ratelimit-policy"))
     for prefix in _PREFIXES:

@@ -31,7 +31,10 @@ def settle(host: Host | None, now: Now, policy: Policy, lease: Lease | None, out
     host = fresh(now) if host is None else in_time(host, now)
     if host.overrides:
         policy = overridden(policy, host.overrides)
-    host = as_of(now, host) if lease is None else _given_back(host, now, policy, lease, outcome)
+    if lease is None:
+        host = _replace(as_of(now, host), latency=_latency(host, outcome))
+    else:
+        host = _given_back(host, now, policy, lease, outcome)
     if outcome.kind is Kind.ABANDONED:
         # The outcome does not describe the host, but a retry, as after a proxy failure, still waits (N2).
         return _rested(host, now.at, policy, outcome.rest)
@@ -72,21 +75,18 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
     return _replace(
         host, offset=offset_at(now, host.offset), written_at=at, earlier=earlier, day=day, sent_at=sent_at, spent=spent,
         recent=recent, places=places, requests=host.requests + outcome.sent, pages=host.pages + outcome.page,
-        status=outcome.status or host.status,
+        status=outcome.status or host.status, latency=_latency(host, outcome),
     )  # fmt: skip
 
 
 def _adapted(host: Host, at: int, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
-    """Apply rests, and adapt the delay to status and latency."""
+    """Apply rests, and adapt the delay to the status."""
     is_trouble, retry_after = outcome.kind in _TROUBLE, outcome.retry_after
     told = outcome.quota or 0.0
     if retry_after is not None and is_trouble:
         told = max(told, retry_after)
     if outcome.rest or told:
         host = _rested(_rested(host, at, policy, outcome.rest), at, policy, told, is_told=True)
-    if outcome.latency is not None:
-        latency = smoothed(host.latency, round(outcome.latency * SECOND))
-        host = host if latency == host.latency else _replace(host, latency=shared(latency))
     is_slowed = outcome.kind is Kind.SLOWED or (retry_after is not None and outcome.status == 503)
     if not policy.adapt or not (is_slowed or (host.delay and not is_trouble)):
         return host
@@ -99,6 +99,14 @@ def _adapted(host: Host, at: int, policy: Policy, lease: Lease | None, outcome: 
         return host
     wished = None if retry_after is None else round(min(retry_after, policy.max_retry_after) * SECOND)
     return _replace(host, delay=raised(host.delay, wished, policy), calm=0, backed_off_at=at)
+
+
+def _latency(host: Host, outcome: Outcome) -> int:
+    """Return the smoothed response time after a reply, in microseconds."""
+    if outcome.latency is None:
+        return host.latency
+    latency = smoothed(host.latency, round(outcome.latency * SECOND))
+    return host.latency if latency == host.latency else shared(latency)
 
 
 def _rested(host: Host, at: int, policy: Policy, rest: float, *, is_told: bool = False) -> Host:

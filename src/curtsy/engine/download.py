@@ -25,7 +25,7 @@ from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.fetch_state import FetchState
 from curtsy.core.flow import closed, fetch, set_out
-from curtsy.core.message import Failure, Headers, Reply, Request, Response, Url, parse_url
+from curtsy.core.message import Failure, Headers, Reply, Request, Response, Url
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
 from curtsy.core.secrets import mask_url
@@ -448,16 +448,16 @@ class DownloadTask:
 
 def _anew(state: FetchState) -> FetchState:
     """Return a new state that starts over, with the costs and the start time of the old one."""
-    first = parse_url(state.ask.url)
-    assert isinstance(first, Url)
+    assert isinstance(state.asked, Url)
     assert state.url is not None
-    if state.url.domain != first.domain:
+    if state.url.domain != state.asked.domain:
         state.leave_host()
     return FetchState(
         state.ask,
         state.world,
         state.began,
         state.world.policies,
+        state.asked,
         attempts=state.attempts,
         retries=state.retries,
         waited=state.waited,

@@ -89,6 +89,9 @@ class _Renewals:
         self._due: dict[int, tuple[float, Ticket]] = {}
         """Tickets of the requests in progress by id, with the loop time of their next renewal."""
 
+        self._armed_for = 0.0
+        """Loop time of the timer."""
+
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,7 +103,7 @@ class _Renewals:
             self._loop, self._timer, self._due = loop, None, {}
         due = loop.time() + ticket.lease.lasts / 3
         self._due[id(ticket)] = due, ticket
-        if self._timer is None or self._timer.when() > due:
+        if self._timer is None or self._armed_for > due:
             self._arm(loop, due)
 
     def end(self, ticket: Ticket) -> None:
@@ -110,6 +113,7 @@ class _Renewals:
     def _arm(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._armed_for = due
         self._timer = loop.call_at(due, _renew, ref(self))  # the event loop must not keep a closed client alive
 
     def renew(self) -> None:
@@ -156,7 +160,6 @@ class Driver(StoreDriver):
             Keep: self._keep,
             Claim: self._claim,
             Enter: self._enter,
-            Send: self._transmit,
             Settle: self._settle,
             Tell: lambda effect, _: context.told(effect.record),
             PutBack: lambda effect, held: self._return(held, gate.returning(_checked(effect.ticket))),
@@ -203,9 +206,14 @@ class Driver(StoreDriver):
         try:
             effect = next(flow)
             while True:
-                answer = answers[type(effect)](effect, resources)
-                if type(answer) is GeneratorType:
-                    answer = yield from answer
+                if type(effect) is Send:
+                    answer = yield effect
+                    if answer is None:  # nothing was sent
+                        yield from self._return(resources, self.gate.settlement(_checked(effect.ticket), UNSENT))
+                else:
+                    answer = answers[type(effect)](effect, resources)
+                    if type(answer) is GeneratorType:
+                        answer = yield from answer
                 effect = flow.send(answer)
         except StopIteration as end:
             result: Result = end.value
@@ -233,13 +241,6 @@ class Driver(StoreDriver):
         answer: Answer = yield from self.limited(self.gate.queueing(request), request.deadline)
         resources.ticket = answer if isinstance(answer, Ticket) else None
         return answer
-
-    def _transmit(self, effect: Send, resources: HeldResources) -> Procedure[Reply | None]:
-        """Send a request. If the answer is None, nothing was sent, and the ticket is given back."""
-        reply: Reply | None = yield effect
-        if reply is None:
-            yield from self._return(resources, self.gate.settlement(_checked(effect.ticket), UNSENT))
-        return reply
 
     def _settle(self, effect: Settle, resources: HeldResources) -> Settled | Procedure[Settled]:
         ticket = _checked(effect.ticket)

@@ -142,17 +142,17 @@ class Session:
     async def fetch(self, ask: FetchRequest) -> FetchResult:
         """Fetch one URL. Tasks that request the same page at the same time share one fetch."""
         self._check_open()
-        key = _key_of(ask) if self._single_flight.under_way else None
-        if key is not None and key in self._single_flight:
-            return await self._single_flight.join(key, *self._work(ask), self._is_for_all(ask))
         state, resources = set_out(ask, self.context), HeldResources()
+        key = _key_of(ask, state.asked) if self._single_flight.under_way else None
+        if key is not None and key in self._single_flight.under_way:
+            return await self._single_flight.join(key, *self._work(ask), self._is_for_all(ask))
         procedure = self._driver.procedure(fetch(ask, self.context, state), resources)
         effect = self._driver.advance(procedure)
         if isinstance(effect, Finished):  # a cached page or a refusal, done before another task could join
             result: FetchResult = effect.result
             return result
         return await self._single_flight.join(
-            key or _key_of(ask),
+            key or _key_of(ask, state.asked),
             lambda: self._driver.complete(procedure, effect, resources),
             lambda: self._closed(state, resources),
             self._is_for_all(ask),
@@ -212,7 +212,7 @@ class Session:
 
     def _revalidate_later(self, ask: FetchRequest) -> bool:
         """Revalidate a cached page after it was served; once at a time for each variant."""
-        key = _key_of(ask)
+        key = _key_of(ask, parse_url(ask.url))
         if key not in self.revalidations:
             task = asyncio.ensure_future(self._revalidating.run_flow(fetch(ask, self._revalidating.context)))
             self.revalidations[key] = task
@@ -264,7 +264,7 @@ class Session:
             is_known = stored is not None and stored.is_known
             return stored if is_known else Refusal(Reason.NOT_IN_CACHE, messages.not_kept(url))
         request = Request(url, headers=Headers([("User-Agent", user_agent)]))
-        state = FetchState(FetchRequest(url.text), self.context, self.context.now(), self.policies)
+        state = FetchState(FetchRequest(url.text), self.context, self.context.now(), self.policies, url)
         policy = self.policies.of(url.domain)
         answer = await self._single_flight.join(
             object(), lambda: self._driver.run_flow(rules_for(request, policy, state)), lambda: None
@@ -312,14 +312,13 @@ class Session:
                 await asyncio.wait(active)
 
 
-def _key_of(ask: FetchRequest) -> object:
+def _key_of(ask: FetchRequest, url: Url | InvalidUrl) -> object:
     """Return the key by which fetches are shared; equivalent URLs have the same key.
 
     A request that may change something has a unique key.
     """
     if ask.method not in ("GET", "HEAD") or ask.body is not None:
         return object()
-    url = parse_url(ask.url)
     named = url if isinstance(url, InvalidUrl) else (url.text, url.credentials)
     fields = ask.headers.fields and tuple([(name.lower(), value) for name, value in ask.headers.fields])
     return ask.method, named, fields, ask.deadline

@@ -56,9 +56,6 @@ class SingleFlight:
         self.under_way: dict[object, _Flight] = {}
         self._is_closed = False
 
-    def __contains__(self, key: object) -> bool:
-        return key in self.under_way
-
     async def join(
         self,
         key: object,

@@ -16,7 +16,7 @@ from curtsy.http.registered_domain import group_of, site_of
 class WaitQueue:
     """Queue of waiters for one host. Only the first one asks the store."""
 
-    __slots__ = ("__weakref__", "changes", "is_mixed", "more", "out", "ranks", "waiters")
+    __slots__ = ("__weakref__", "changes", "is_mixed", "more", "ranks", "waiters")
 
     def __init__(self) -> None:
         self.waiters: OrderedDict[Waiter, int] = OrderedDict()
@@ -27,9 +27,6 @@ class WaitQueue:
 
         self.more = 0
         """Tokens that the waiters need beyond one each."""
-
-        self.out = 0
-        """Slots that this process holds. The release of a slot wakes the first waiter."""
 
         self.changes = 0
         """Number of changes that affect the waiters."""
@@ -148,6 +145,9 @@ class WaitQueues:
         """Start with empty queues. A forked child calls this because its parent's waiters do not exist in it."""
         self._lock = threading.Lock()
         self._queues: dict[str, WaitQueue] = {}
+        """Queues with waiters, by key."""
+        self._out: dict[str, int] = {}
+        """Slots that this process holds, by key. The release of a slot wakes the first waiter."""
         self._turns: FairQueue | None = None
         self._prepaid = 0
         self._prepaid_until = 0.0
@@ -190,9 +190,10 @@ class WaitQueues:
             was_first = queue.first is waiter
             queue.drop(waiter)
             was_first = queue.clear() or was_first
-            queue.out += holding
+            if holding:
+                self._out[key] = self._out.get(key, 0) + 1
             following = queue.first if was_first else None
-            if not queue.waiters and not queue.out:
+            if not queue.waiters:
                 del self._queues[key]
         finally:
             self._lock.release()
@@ -202,31 +203,22 @@ class WaitQueues:
     def hold(self, key: str) -> None:
         """Count a slot that was taken without queueing."""
         with self._lock:
-            queue = self._queues.get(key)
-            if queue is None:
-                queue = self._queues[key] = WaitQueue()
-            queue.out += 1
+            self._out[key] = self._out.get(key, 0) + 1
 
     def returned(self, key: str) -> None:
         """Count the release of a slot and wake the first waiter."""
         with self._lock:
-            queue = self._queues.get(key)
-            if queue is None:
+            left = self._out.pop(key, 0) - 1
+            if left > 0:
+                self._out[key] = left
+            if key not in self._queues:
                 return
-            queue.out = max(0, queue.out - 1)
-            queue.changes += 1
-            if queue.waiters:
-                queue.clear()
-            if not queue.waiters:
-                if not queue.out:
-                    del self._queues[key]
-                return
-            first = queue.first
-        if first is not None:
-            first.wake()
+        self.nudge(key)
 
     def nudge(self, key: str) -> None:
         """Wake the first waiter because something has changed."""
+        if key not in self._queues:
+            return
         with self._lock:
             queue = self._queues.get(key)
             if queue is None:
@@ -234,6 +226,8 @@ class WaitQueues:
             queue.changes += 1
             queue.clear()
             first = queue.first
+            if first is None:
+                del self._queues[key]
         if first is not None:
             first.wake()
 
@@ -272,8 +266,7 @@ class WaitQueues:
 
     def held(self, key: str) -> int:
         """Return how many slots of the host this process holds."""
-        queue = self._queues.get(key)
-        return 0 if queue is None else queue.out
+        return self._out.get(key, 0)
 
     def ahead(self, key: str, waiter: Waiter) -> tuple[int, int]:
         """Return the number of waiters ahead, and the tokens that they and this one need beyond one each."""
@@ -300,7 +293,7 @@ class WaitQueues:
     def out(self) -> int:
         """Return the number of slots that this process holds over all hosts."""
         with self._lock:
-            return sum(queue.out for queue in self._queues.values())
+            return sum(self._out.values())
 
     @property
     def waiting(self) -> int:

@@ -221,7 +221,10 @@ class Pool:
     def _take_out(self, connection: Connection) -> None:
         del self._idle[connection]
         others = self._by_route[connection.route]
-        others.remove(connection)
+        if others[-1] is connection:
+            others.pop()
+        else:
+            others.remove(connection)
         if not others:
             del self._by_route[connection.route]
 

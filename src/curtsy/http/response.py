@@ -64,7 +64,7 @@ class ResponseReader:
 
     __slots__ = (
         "_expects", "_framed", "_has_body", "_head_left", "_in_head", "_is_ended", "_left", "_parser",
-        "_tail", "error", "fields", "headers", "is_reusable", "length", "parts", "received", "status",
+        "_tail", "error", "fields", "headers", "is_complete", "is_reusable", "length", "parts", "received", "status",
     )  # fmt: skip
 
     def __init__(self, max_head: int, has_body: bool) -> None:
@@ -102,13 +102,11 @@ class ResponseReader:
         self.error: BaseException | None = None
         """Error that ended the response."""
 
+        self.is_complete = False
+        """True if the whole response was received."""
+
         self.is_reusable = False
         """True if another request may use the connection after the response."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Return whether the whole response was received."""
-        return self._expects is _Expects.NOTHING and self.error is None
 
     def feed(self, data: bytes) -> None:
         """Process received data. Errors are recorded in `error`."""
@@ -149,6 +147,7 @@ class ResponseReader:
     def _end(self, *, is_reusable: bool) -> None:
         self._expects = _Expects.NOTHING
         self._parser = None
+        self.is_complete = self.error is None
         self.is_reusable = is_reusable
 
     def _feed_head(self, data: bytes) -> bytes:

@@ -35,7 +35,9 @@ from curtsy.stores.survey import KEPT, HostNotes
 from curtsy.system.clock import BootClock, Clock
 
 SCRIPT = """
-local expected, as_of, leap, now, floor, clock, lag, nonce, op, px, body = unpack(ARGV)
+local LOOK, KEEP, SET, REMOVE = 0, 1, 2, 3
+local numbers, expected, nonce, body = unpack(ARGV)
+local as_of, leap, now, floor, clock, lag, op, px = struct.unpack('>dddddddd', numbers)
 local old = redis.call('GET', KEYS[1])
 local found, last, shift, sound = old or '', 0, 0, false
 if old and #old >= 24 then
@@ -45,18 +47,17 @@ if old and #old >= 24 then
   end
 end
 if not old then
-  shift = tonumber(as_of) -- who remembers the time line of a key that is gone goes on with it
+  shift = as_of -- who remembers the time line of a key that is gone goes on with it
 end
-local time = tonumber(clock)
-if not time then
+local time = clock
+if time < 0 then
   local parts = redis.call('TIME')
   time = parts[1] * 1000000 + parts[2]
 end
-leap = tonumber(leap)
-if leap > 0 and (found ~= expected or shift ~= tonumber(as_of)) then
+if leap > 0 and (found ~= expected or shift ~= as_of) then
   return {time, old} -- somebody else may have taken it off already
 end
-last, shift = math.max(last, tonumber(floor)), shift - leap
+last, shift = math.max(last, floor), shift - leap
 local is_back = time + shift < last
 if is_back or leap > 0 then
   -- The clock was set. What that makes of the time line is kept at once: else time would stand still, or leap, for
@@ -70,28 +71,30 @@ if is_back or leap > 0 then
     redis.call('SET', KEYS[1], old, 'KEEPTTL')
   end
 end
-if op == 'look' then
+if op == LOOK then
   return {time, old}
 end
-if op == 'set' and found == nonce then
+if op == SET and found == nonce then
   return time -- this very write was taken before, and only its reply was lost
 end
-local ahead = tonumber(now) - (time + shift)
-if found ~= expected or ahead > 0 or -ahead > tonumber(lag) then
+local ahead = now - (time + shift)
+if found ~= expected or ahead > 0 or -ahead > lag then
   return {time, old}
 end
-if op == 'set' then
-  local value = struct.pack('>c8dd', nonce, tonumber(now), shift) .. body
-  if px == '' then
+if op == SET then
+  local value = struct.pack('>c8dd', nonce, now, shift) .. body
+  if px == 0 then
     redis.call('SET', KEYS[1], value)
   else
     redis.call('SET', KEYS[1], value, 'PX', px)
   end
-elseif op == 'remove' then
+elseif op == REMOVE then
   redis.call('DEL', KEYS[1])
 end
 return time
 """
+LOOK, KEEP, SET, REMOVE = range(4)
+"""Operations of the script: return the present value; or check the value, and keep, write or remove it."""
 SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 REMEMBERED = 8192
@@ -112,6 +115,8 @@ LEAST_EXPIRY = 1000
 """Minimum expiry of a key in milliseconds; `PX 0` is an error."""
 
 _HEAD = Struct(">8sdd")
+_NUMBERS = Struct(">8d")
+"""Numbers of a call of the script, in one argument, because redis-py takes a microsecond for each."""
 
 logger = logging.getLogger("curtsy")
 
@@ -206,19 +211,19 @@ class CompareAndSwap:
     def ask(self, attempt: Attempt) -> tuple[Any, ...]:
         """Run the steps on the cached value; return the server's key and the arguments of the script."""
         seen = attempt._seen = self._seen.get(attempt.key) or Seen()
-        clock = "" if self._clock is None else self._clock.now().epoch
+        clock = -1 if self._clock is None else self._clock.now().epoch
         attempt._bound = self._bound(attempt.server)
         name = self.name(attempt.key)
         if not attempt._bound or not attempt.steps:  # only the time is needed, or it is needed first
             attempt._now = None
-            return name, b"", 0, 0, 0, seen.floor, clock, 0, b"", "look", "", b""
+            return name, _NUMBERS.pack(0, 0, 0, seen.floor, clock, 0, LOOK, 0), b"", b"", b""
         leap = self.marks.leap_since(attempt.server, seen.last - seen.shift) if seen.last else 0
         attempt._shift = seen.shift - leap
         now = attempt._now = Now(Instant(max(attempt._bound + attempt._shift, seen.last, seen.floor)), attempt._bound)
         attempt._record = self._run(attempt, now)
-        attempt._nonce, op, px, body = b"", "keep", "", b""
+        attempt._nonce, op, px, body = b"", KEEP, 0, b""
         if attempt._record is None:
-            op = "remove" if seen.nonce else "keep"
+            op = REMOVE if seen.nonce else KEEP
         elif attempt._record is not seen.record:
             try:
                 body, lasts = pack(attempt._record), attempt._record.lasts(now)
@@ -226,13 +231,14 @@ class CompareAndSwap:
                 attempt.fail(error)
                 attempt._record = seen.record
             else:
-                op, attempt._nonce = "set", os.urandom(8)
+                op, attempt._nonce = SET, os.urandom(8)
                 if self._clock is None:  # the server's expiry does not follow a test clock
                     px = expiry(lasts)
         if attempt._record is not seen.record:  # a refused write only enters its host too early
             self.notes.add(attempt.key, seen.record, attempt._record)
         lag = self._lag if attempt.tries else min(self._lag, PROMPT)
-        return name, seen.nonce, seen.shift, leap, now.at, seen.floor, clock, lag, attempt._nonce, op, px, body
+        numbers = _NUMBERS.pack(seen.shift, leap, now.at, seen.floor, clock, lag, op, px)
+        return name, numbers, seen.nonce, attempt._nonce, body
 
     def hear(self, attempt: Attempt, reply: Any) -> bool:
         """Take the script's reply; return True if it accepted the attempt, False if a retry is needed."""
@@ -370,9 +376,9 @@ class CompareAndSwap:
         )
 
 
-def expiry(lasts: int | None) -> str:
-    """Return the expiry in milliseconds of a record that lasts `lasts` microseconds; empty for never."""
-    return "" if lasts is None else str(max(LEAST_EXPIRY, -(-lasts // 1000)))
+def expiry(lasts: int | None) -> int:
+    """Return the expiry in milliseconds of a record that lasts `lasts` microseconds; 0 for never."""
+    return 0 if lasts is None else max(LEAST_EXPIRY, -(-lasts // 1000))
 
 
 def _head(value: bytes) -> tuple[bytes, int, int] | None:

@@ -90,13 +90,16 @@ class AsyncRedisStore(AsyncStore):
 
         If the task is cancelled after the update was sent, the update may still take effect.
         """
-        connection = self._connection()
-        if is_blocking():
-            [answer] = await connection.run([(key, step)])
-        else:
-            answer = await connection.enqueue(key, step)
-        result: Answer = answer
-        return result
+        if not is_blocking():
+            queued: Answer = await self._connection().enqueue(key, step)
+            return queued
+        attempt = Attempt(key, [step])
+        await self._connection().take([attempt])
+        [outcome] = attempt.outcomes
+        if outcome.error is not None:
+            raise outcome.error
+        answer: Answer = outcome.answer
+        return answer
 
     async def update_many(self, steps: Steps) -> list[Any]:
         return await self._connection().run(steps)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -19,13 +21,14 @@ class Clock(Protocol):
         ...
 
 
-def _ticks() -> int:
-    """Return nanoseconds of a clock that never jumps and, where the system has such a clock, runs during sleep."""
-    if sys.platform == "linux":
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    if sys.platform == "darwin":
-        return time.clock_gettime_ns(time.CLOCK_MONOTONIC)  # runs during sleep; monotonic_ns() does not
-    return time.monotonic_ns()
+# Nanoseconds of a clock that never jumps and, where the system has such a clock, runs during sleep.
+_ticks: Callable[[], int]
+if sys.platform == "linux":
+    _ticks = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
+elif sys.platform == "darwin":
+    _ticks = partial(time.clock_gettime_ns, time.CLOCK_MONOTONIC)  # runs during sleep; monotonic_ns() does not
+else:
+    _ticks = time.monotonic_ns
 
 
 class SystemClock:
@@ -33,7 +36,7 @@ class SystemClock:
 
     def now(self) -> Now:
         """Return the current time."""
-        return Now(Instant(_ticks() // 1000), time.time_ns() // 1000)
+        return Now(_ticks() // 1000, time.time_ns() // 1000)  # type: ignore[arg-type]  # a call of Instant takes time
 
 
 class BootClock:
