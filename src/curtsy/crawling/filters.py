@@ -131,7 +131,7 @@ class LinkCheck:
     foreign: list[str] | PackedUrls
     """Links to other registered domains."""
     left_out: list[SkippedUrl] = field(default_factory=list)
-    more: Counter[str] = field(default_factory=Counter)
+    more: dict[str, int] = field(default_factory=dict)
     """Number of excluded links beyond those in `left_out`, by reason."""
     unlearned: set[str] = field(default_factory=set)
     """Links that another page may still lead to: too deep here, or not checked."""
@@ -333,7 +333,7 @@ class Filters:
         if reason is OutOfScope.TOO_DEEP:  # another page may link to it from a lower depth
             check.unlearned.add(link)
         if len(check.left_out) >= MOST_LEFT_OUT:
-            check.more[reason] += 1
+            check.more[reason] = check.more.get(reason, 0) + 1
         elif url != check.claimed.url and not self._is_reported(reason, url):
             check.at = check.at or moment(self._session.epoch())
             why = self.scope.explain(reason, url)
@@ -441,10 +441,11 @@ class Filters:
         """
         if claimed.parent is None:
             return False
-        is_known, is_apart = claimed.url in self._foreign, are_apart(host_of(claimed.parent), claimed.host)
+        is_known = claimed.url in self._foreign
         if claimed.hops or is_listed(claimed):
-            return is_known or is_apart
-        return is_known and is_apart  # a canonical: if the host itself linked to it before, failures count as usual
+            return is_known or are_apart(host_of(claimed.parent), claimed.host)
+        # A canonical: if the host itself linked to it before, failures count as usual.
+        return is_known and are_apart(host_of(claimed.parent), claimed.host)
 
     def _remember_foreign(self, url: str) -> None:
         self._foreign[url] = None

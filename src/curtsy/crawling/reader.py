@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from functools import lru_cache
 from heapq import nlargest
 from typing import Any
 
@@ -166,7 +167,13 @@ def origin_of(url: str) -> str:
 
 def moment(epoch: float) -> str:
     """Return an epoch second as ISO 8601, UTC."""
-    return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    second, rest = divmod(round(1e6 * epoch), 1_000_000)
+    return f"{_whole_second(second)}.{rest // 1000:03}Z"
+
+
+@lru_cache(maxsize=16)
+def _whole_second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 MOST_SIGNALS = 1000

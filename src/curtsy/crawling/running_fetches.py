@@ -263,15 +263,14 @@ class RunningFetches:
         Checking or reading a malicious robots.txt or page takes some hundredth of a second on the loop. Many at once
         would block all other tasks.
         """
-        while self._is_turn_over():
+        while True:
+            now = time.perf_counter()  # the thread's CPU time would cost a system call
+            if self._turn_until is None:
+                self._turn_until = now + TURN
+                asyncio.get_running_loop().call_soon(self._end_turn)
+            if now < self._turn_until:
+                return
             await asyncio.sleep(0)
-
-    def _is_turn_over(self) -> bool:
-        now = time.perf_counter()  # the thread's CPU time would cost a system call
-        if self._turn_until is None:
-            self._turn_until = now + TURN
-            asyncio.get_running_loop().call_soon(self._end_turn)
-        return now >= self._turn_until
 
     def _end_turn(self) -> None:
         self._turn_until = None
