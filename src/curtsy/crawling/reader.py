@@ -41,7 +41,7 @@ GZIP = b"\x1f\x8b"
 # A sitemap by its root element, after a declaration and comments.
 _SITEMAP = re.compile(rb"(?:\xef\xbb\xbf)?\s*+(?:<[?!][^>]*+>\s*+)*+<(?:\w++:)?(?:urlset|sitemapindex)\b")
 
-_SIGNAL_HEADERS = ("content-signal", "content-usage", "tdm-reservation")
+_SIGNAL_HEADERS = frozenset({"content-signal", "content-usage", "tdm-reservation"})
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -157,7 +157,10 @@ def is_listed(claimed: Claimed) -> bool:
 
 
 def _header_signals(headers: Headers) -> tuple[str, ...]:
-    return tuple(f"{name}: {value[:200]}" for name in _SIGNAL_HEADERS if name in headers for value in headers.all(name))
+    if _SIGNAL_HEADERS.isdisjoint(headers.by_name):
+        return ()
+    names = sorted(_SIGNAL_HEADERS)
+    return tuple(f"{name}: {value[:200]}" for name in names for value in headers.all(name))
 
 
 def origin_of(url: str) -> str:

@@ -212,7 +212,7 @@ class RunningFetches:
         self._phases[fetch.phase] += 1
         self._enter(fetch, Phase.STARTING)
         self.hosts.began(claimed.host)
-        task = asyncio.ensure_future(self._fetch(fetch, may_crowd))
+        task = asyncio.get_running_loop().create_task(self._fetch(fetch, may_crowd))
         self._fetches[task] = fetch
         task.add_done_callback(self._ended)
 
