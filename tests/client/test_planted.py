@@ -10,7 +10,7 @@ import pytest
 
 from curtsy.core.errors import NotWritten, Reason, StoreError
 from curtsy.crawling.frontier.local import LocalFrontier
-from curtsy.crawling.frontier.worker_id import _FILE, WorkerId
+from curtsy.crawling.jobs import WORKER_FILE, WorkerId
 from curtsy.crawling.outputs.append_file import AppendFile, whole_lines
 from curtsy.crawling.outputs.folder import _create
 from curtsy.system.file_lock import FileLock
@@ -150,7 +150,7 @@ def test_a_link_that_is_put_there_between_two_looks_is_found(victim: Path, share
 
 def test_the_files_beside_a_store_a_job_and_an_output_follow_no_link(victim: Path, shared: Path) -> None:
     """The lock of a store, the lock and the name of a job, pages in a folder, records and their notes."""
-    for name in ("state.sqlite.lock", "job.sqlite.lock", _FILE, "page.html.part", "a-00001.warc.gz"):
+    for name in ("state.sqlite.lock", "job.sqlite.lock", WORKER_FILE, "page.html.part", "a-00001.warc.gz"):
         (shared / name).symlink_to(victim)
     empty = shared.parent / "empty"
     (shared / "index.jsonl").symlink_to(empty)

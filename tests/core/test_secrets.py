@@ -18,7 +18,7 @@ from curtsy.core.cache import Entry
 from curtsy.core.effects import FetchRequest
 from curtsy.core.message import Headers, InvalidUrl, Request, Url, parse_url
 from curtsy.core.record import FetchRecord
-from curtsy.core.secrets import mask_line, mask_url
+from curtsy.core.secrets import mask_line, mask_url, mask_urls
 from curtsy.crawling.frontier.protocol import Claimed, Found
 from curtsy.crawling.results import SkippedUrl
 from tests.support.bounds import cpu_within, slowness
@@ -92,6 +92,18 @@ def test_what_is_encoded_once_more_belongs_to_the_secret() -> None:
 def test_a_host_beside_an_address_is_no_login(text: str) -> None:
     """F62: a User-Agent names both"""
     assert mask_url(text) == text
+
+
+@given(
+    st.lists(st.text(st.sampled_from("htps://@?&=%34025.token"), max_size=30).map("https://a.org/".__add__), max_size=4)
+)
+@example(["", "https://user:secret@a.org/"])
+@example(["", "?token=secret"])
+def test_many_urls_are_hidden_as_each_is(urls: list[str]) -> None:
+    """F62"""
+    urls = [f"https://a.org/{url}" for url in urls]
+
+    assert mask_urls(tuple(urls)) == tuple(map(mask_url, urls))
 
 
 @given(st.text(st.sampled_from('://@?&;#=%\\" <a1.token'), max_size=40))

@@ -18,7 +18,7 @@ from curtsy.core.amendment import Pause, Resume
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.crawling import jobs
 from curtsy.crawling.frontier.protocol import host_of
-from curtsy.crawling.frontier.worker_id import WorkerId
+from curtsy.crawling.jobs import WorkerId
 from curtsy.crawling.results import CrawledPage
 from curtsy.crawling.start import acrawl, crawl
 from curtsy.crawling.web_crawler import WebCrawler

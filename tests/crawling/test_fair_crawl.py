@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from curtsy.core.message import Url
 from curtsy.crawling.running_fetches import GLANCE
 from curtsy.crawling.start import acrawl
 from curtsy.http.address import TableResolver
-from curtsy.http.sender import HttpSender
+from curtsy.http.sender import HttpSender, Limits
 from tests.crawling.web import QUICK, html
 from tests.support.bounds import ends_within
 from tests.support.polling import steady, until
@@ -263,3 +264,26 @@ async def test_a_site_that_names_many_urls_of_another_delays_none_of_its_pages(
 
     assert summary.totals.pages == 30
     assert len([path for path in site.paths(HONEST) if path.startswith("/junk")]) <= 3
+
+
+class CountingSender(HttpSender):
+    """Sender that counts the lookups of addresses."""
+
+    lookups = 0
+
+    async def locate(self, url: Url, limits: Limits) -> str:
+        self.lookups += 1
+        return await super().locate(url, limits)
+
+
+async def test_the_address_of_a_host_is_looked_up_once_not_for_each_page(site: Site) -> None:
+    site.reply("/", Reply(body=html(*(f"/{number}" for number in range(60))), headers={"Content-Type": "text/html"}))
+    for number in range(60):
+        site.reply(f"/{number}", Reply(body=html(), headers={"Content-Type": "text/html"}))
+    sender = CountingSender(resolver=Names())
+
+    async with acrawl(site.url("/", host=HONEST), **PATIENT, scope="host", sender=sender, max_concurrent=8) as crawl:
+        summary = await crawl.run()
+
+    assert summary.fetched == 61
+    assert 1 <= sender.lookups <= 8, "only the first fetches at once do not know it yet"

@@ -175,6 +175,12 @@ def mask_url(text: str) -> str:
     return _mask(text, is_line=False)
 
 
+def mask_urls(urls: tuple[str, ...]) -> tuple[str, ...]:
+    """Hide the secrets of many URLs, as `mask_url` does. URLs without a query or a login take little time."""
+    text = "\n".join(urls)
+    return tuple(map(mask_url, urls)) if "=" in text or "%" in text or "@" in text else urls
+
+
 def _mask(text: str, *, is_line: bool) -> str:
     if "://" in text and "@" in text:
         for pattern in _IN_LINE if is_line else _IN_TEXT:

@@ -38,13 +38,11 @@ TOO_MANY_LINKS = "too_many_links"
 
 def counted(totals: CrawlTotals, batch: Sequence[Finished], seconds: float) -> CrawlTotals:
     """Return the totals after a batch is written."""
-    skipped, failed, left_out = Counter(totals.skipped), Counter(totals.failed), Counter(totals.left_out)
     new = msgspec.structs.replace(totals, seconds=seconds)
+    new.skipped, new.failed, new.left_out = dict(totals.skipped), dict(totals.failed), dict(totals.left_out)
     for finished in batch:
         page, url = finished.page, finished.claimed.url
         new.bytes += finished.bytes
-        if finished.links_cut:
-            left_out[TOO_MANY_LINKS] += finished.links_cut
         if page is not None:
             new.cached += page.cache is not None
             new.fetched += page.cache is None
@@ -52,10 +50,11 @@ def counted(totals: CrawlTotals, batch: Sequence[Finished], seconds: float) -> C
             new.redirected += finished.redirect is not None
             new.sitemaps += finished.redirect is None
         for each in finished.skipped:
-            kind = left_out if each.url != url else skipped if each.is_refusal else failed
-            kind[each.reason] += 1
-        left_out.update(finished.more_left_out)
-    new.skipped, new.failed, new.left_out = dict(skipped), dict(failed), dict(left_out)
+            kind = new.left_out if each.url != url else new.skipped if each.is_refusal else new.failed
+            kind[each.reason] = kind.get(each.reason, 0) + 1
+        dropped = {TOO_MANY_LINKS: finished.links_cut} if finished.links_cut else {}
+        for reason, count in (*finished.more_left_out.items(), *dropped.items()):
+            new.left_out[reason] = new.left_out.get(reason, 0) + count
     return new
 
 

@@ -23,8 +23,7 @@ from curtsy.crawling.committer import Committer
 from curtsy.crawling.crawler import Crawler
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.protocol import AsyncFrontier, HostQueue, host_of
-from curtsy.crawling.frontier.worker_id import WorkerId
-from curtsy.crawling.jobs import check_seeds, pages_in
+from curtsy.crawling.jobs import WorkerId, check_seeds, pages_in
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs.protocol import Output
 from curtsy.crawling.progress import CrawlPlan, CrawlSnapshot, CrawlSummary, CrawlTotals, RateMeter, plan, time_left

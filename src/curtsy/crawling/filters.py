@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,6 @@ from curtsy.core.message import Headers, InvalidUrl, Response, Url, parse_url
 from curtsy.core.outcome import is_worth_repeating
 from curtsy.core.result import FetchResult
 from curtsy.core.robots import product_token
-from curtsy.crawling.event_loop import Slices
 from curtsy.crawling.extract.links import KnownHrefs
 from curtsy.crawling.extract.scope import OutOfScope, Scope
 from curtsy.crawling.extract.traps import Traps
@@ -73,6 +73,9 @@ OFTEN = 20
 
 CHECKING = 1.0
 """CPU seconds for the links of one page. Only patterns that are slow on long URLs need so many."""
+
+TURN = 0.01
+"""CPU seconds of checking links before other tasks run."""
 
 READERS = 2
 """Maximum number of heavy pages read at once. Each may take some 60 MB, and more would only wait for one another."""
@@ -128,7 +131,7 @@ class LinkCheck:
     foreign: list[str] | PackedUrls
     """Links to other registered domains."""
     left_out: list[SkippedUrl] = field(default_factory=list)
-    more: Counter[str] = field(default_factory=Counter)
+    more: dict[str, int] = field(default_factory=dict)
     """Number of excluded links beyond those in `left_out`, by reason."""
     unlearned: set[str] = field(default_factory=set)
     """Links that another page may still lead to: too deep here, or not checked."""
@@ -149,6 +152,27 @@ class LinkCheck:
 
     def __len__(self) -> int:
         return len(self.own) + len(self.foreign)
+
+
+class Slices:
+    """CPU time of event-loop work that yields to other tasks periodically."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        """CPU seconds of all slices up to the end of the last one."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Start a slice."""
+        self._began_at = time.thread_time()
+
+    def is_over(self) -> bool:
+        """Return whether the slice has used its time."""
+        seconds = time.thread_time() - self._began_at
+        if seconds < TURN:
+            return False
+        self.spent += seconds
+        return True
 
 
 class Filters:
@@ -286,10 +310,10 @@ class Filters:
             check, links = LinkCheck(claimed, claimed.depth + 1, [], []), dict.fromkeys(reading.fresh.values())
         else:
             check, links = LinkCheck(claimed, claimed.depth, PackedUrls(), PackedUrls()), reading.sitemap.pages
-        slices = Slices()
         often = 1 if self._options.match or self._options.skip else OFTEN
+        slices = Slices() if len(links) > often else None  # few links take no time, and the CPU time a system call
         for place, link in enumerate(links):
-            if not place % often and slices.is_over():
+            if slices is not None and not place % often and slices.is_over():
                 if slices.spent >= CHECKING:
                     check.cut = len(links) - place
                     check.unlearned.update(islice(links, place, None))
@@ -309,7 +333,7 @@ class Filters:
         if reason is OutOfScope.TOO_DEEP:  # another page may link to it from a lower depth
             check.unlearned.add(link)
         if len(check.left_out) >= MOST_LEFT_OUT:
-            check.more[reason] += 1
+            check.more[reason] = check.more.get(reason, 0) + 1
         elif url != check.claimed.url and not self._is_reported(reason, url):
             check.at = check.at or moment(self._session.epoch())
             why = self.scope.explain(reason, url)
@@ -417,10 +441,11 @@ class Filters:
         """
         if claimed.parent is None:
             return False
-        is_known, is_apart = claimed.url in self._foreign, are_apart(host_of(claimed.parent), claimed.host)
+        is_known = claimed.url in self._foreign
         if claimed.hops or is_listed(claimed):
-            return is_known or is_apart
-        return is_known and is_apart  # a canonical: if the host itself linked to it before, failures count as usual
+            return is_known or are_apart(host_of(claimed.parent), claimed.host)
+        # A canonical: if the host itself linked to it before, failures count as usual.
+        return is_known and are_apart(host_of(claimed.parent), claimed.host)
 
     def _remember_foreign(self, url: str) -> None:
         self._foreign[url] = None

@@ -1,7 +1,7 @@
 """Jobs: named crawls that can be resumed, each with a folder.
 
     <state>/jobs/<name>/frontier.sqlite    queue, known URLs and results
-    <state>/jobs/<name>/worker, worker-1 … names of this machine's processes in a shared crawl (worker_id.py)
+    <state>/jobs/<name>/worker, worker-1 … names of this machine's processes in a shared crawl (WorkerId)
 
 The frontier of a shared job is in Redis, under the job's name. Its folder holds only the data of this machine. The
 frontier also stores the notes of a job: the named values below, and the end of each output (committer.py).
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +24,11 @@ from curtsy.core.secrets import masked_repr
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.local import read_job
 from curtsy.crawling.frontier.protocol import Counts
-from curtsy.crawling.frontier.worker_id import forget_identities
 from curtsy.crawling.outputs.skipped import Examples
 from curtsy.crawling.progress import CrawlTotals, together
 from curtsy.stores.sqlite_file import FileInUse
 from curtsy.stores.url import check_path
+from curtsy.system.file_lock import FileLock
 
 if TYPE_CHECKING:
     from curtsy.crawling.frontier.redis_jobs import JobSummary
@@ -96,6 +97,11 @@ def pages_in(notes: Mapping[str, Any], *, but: str | None = None) -> int:
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 
 FRONTIER = "frontier.sqlite"
+
+WORKER_FILE, _WORKER_FILES = "worker", re.compile(r"worker(-[0-9]+)?", re.ASCII)
+
+MOST_WORKERS = 1000
+"""Processes of one machine that may work on a job from one folder."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -207,3 +213,40 @@ def remove(folder: Path) -> None:
     forget_identities(folder)
     with contextlib.suppress(OSError):  # a folder chosen by the user may hold other files
         folder.rmdir()
+
+
+class WorkerId:
+    """Name of this process in a shared job, generated once, stored in the job's folder and locked.
+
+    Processes of one machine that share a folder have one name each. A restarted process takes the first free one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        for number in range(MOST_WORKERS):
+            path = folder / (WORKER_FILE if number == 0 else f"{WORKER_FILE}-{number}")
+            self._lock = FileLock(str(path))
+            try:
+                if not self._lock.take(wait=False):
+                    self._lock.drop()
+                    continue
+                self.name = self._lock.content.decode("ascii", "replace").strip()
+                if not self.name:
+                    self.name = uuid.uuid4().hex[:12]
+                    self._lock.content = self.name.encode()
+            except OSError as error:
+                raise StoreError(
+                    f"{path} cannot be written: {error.strerror}. Give another folder for the job."
+                ) from error
+            return
+        raise StoreError(f"{folder} has {MOST_WORKERS} workers. Start more of them in another folder, or elsewhere.")
+
+    def close(self) -> None:
+        """Release the name for other processes; idempotent."""
+        self._lock.drop()
+
+
+def forget_identities(folder: Path) -> None:
+    """Delete the names of all workers from a job's folder."""
+    for path in folder.iterdir():
+        if _WORKER_FILES.fullmatch(path.name):
+            path.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from functools import lru_cache
 from heapq import nlargest
 from typing import Any
 
@@ -40,7 +41,7 @@ GZIP = b"\x1f\x8b"
 # A sitemap by its root element, after a declaration and comments.
 _SITEMAP = re.compile(rb"(?:\xef\xbb\xbf)?\s*+(?:<[?!][^>]*+>\s*+)*+<(?:\w++:)?(?:urlset|sitemapindex)\b")
 
-_SIGNAL_HEADERS = ("content-signal", "content-usage", "tdm-reservation")
+_SIGNAL_HEADERS = frozenset({"content-signal", "content-usage", "tdm-reservation"})
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -156,7 +157,10 @@ def is_listed(claimed: Claimed) -> bool:
 
 
 def _header_signals(headers: Headers) -> tuple[str, ...]:
-    return tuple(f"{name}: {value[:200]}" for name in _SIGNAL_HEADERS if name in headers for value in headers.all(name))
+    if _SIGNAL_HEADERS.isdisjoint(headers.by_name):
+        return ()
+    names = sorted(_SIGNAL_HEADERS)
+    return tuple(f"{name}: {value[:200]}" for name in names for value in headers.all(name))
 
 
 def origin_of(url: str) -> str:
@@ -166,7 +170,13 @@ def origin_of(url: str) -> str:
 
 def moment(epoch: float) -> str:
     """Return an epoch second as ISO 8601, UTC."""
-    return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    second, rest = divmod(round(1e6 * epoch), 1_000_000)
+    return f"{_whole_second(second)}.{rest // 1000:03}Z"
+
+
+@lru_cache(maxsize=16)
+def _whole_second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 MOST_SIGNALS = 1000

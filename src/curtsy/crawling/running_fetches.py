@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -13,7 +14,6 @@ from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError, Reason, StoreError
 from curtsy.core.fair_share import AddressShares, FairShares
 from curtsy.core.result import FetchResult
-from curtsy.crawling.event_loop import Turn
 from curtsy.crawling.filters import Filters
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Room
 from curtsy.crawling.progress import Hosts
@@ -40,7 +40,13 @@ LOOKUPS = 96
 names find room."""
 
 MOST_LOCATED = 10_000
-"""Maximum number of registered domains whose reported addresses are remembered."""
+"""Maximum number of hosts and registered domains whose addresses are remembered."""
+
+LOCATED = 60.0
+"""Seconds for which the address of a host is used without another lookup, as long as a name lookup is cached."""
+
+TURN = 0.01
+"""Seconds of reading and checking after which other tasks of the event loop run."""
 
 SETTLING = 1.0
 """Seconds for which a received reply may be processed. After that, an unanswered fetch is waiting for its next
@@ -114,12 +120,15 @@ class RunningFetches:
         """Fetches that started without an address lookup, because few slots were in use."""
         self._located: dict[str, str] = {}
         """Address last reported to the frontier, by registered domain."""
+        self._located_hosts: dict[str, tuple[str, float]] = {}
+        """Address of each host that was looked up, and the time until which it is used."""
         self._lookups: set[asyncio.Task[None]] = set()
         self._nameless: set[str] = set()
         """Hosts whose lookups were slow and failed. The next fetch of each is sent anyway."""
         self._is_shared = is_shared
         self._timers = session.timers
-        self._loop_turn = Turn()
+        self._turn_until: float | None = None
+        """End of the time of all fetches in this iteration of the event loop; None before the first of them."""
         self._fetches: dict[asyncio.Task[None], RunningFetch] = {}
         self._returning: dict[RunningFetch, asyncio.Future[None]] = {}
         """Fetches that left the wire and wait for a slot to return."""
@@ -203,7 +212,7 @@ class RunningFetches:
         self._phases[fetch.phase] += 1
         self._enter(fetch, Phase.STARTING)
         self.hosts.began(claimed.host)
-        task = asyncio.ensure_future(self._fetch(fetch, may_crowd))
+        task = asyncio.get_running_loop().create_task(self._fetch(fetch, may_crowd))
         self._fetches[task] = fetch
         task.add_done_callback(self._ended)
 
@@ -228,7 +237,7 @@ class RunningFetches:
             if (put_off := await self._delay_for_slot(fetch, may_crowd)) is not None:
                 finished = Finished(claimed, Deferred(put_off))
                 return
-            await self._loop_turn.has_time()
+            await self._have_time()
             result = await self._session.fetch_alone(
                 self._ask(claimed),
                 lambda is_on_wire: self._on_wire(fetch, is_on_wire),
@@ -236,7 +245,7 @@ class RunningFetches:
             )
             fetch.is_answered = True
             answered_at = self._timers.now()
-            await self._loop_turn.has_time()
+            await self._have_time()
             finished = await self._filters.decide(claimed, result)
         except PolicyError as error:  # not this page's failure, as of a closed client: it ends the crawl
             self.broken = error
@@ -247,6 +256,24 @@ class RunningFetches:
             finished = self._filters.skip(claimed, "error", f"{type(error).__name__}: {error}", failed=True)
         finally:
             self._finish(finished, result, answered_at)
+
+    async def _have_time(self) -> None:
+        """Wait for an iteration of the event loop with time left.
+
+        Checking or reading a malicious robots.txt or page takes some hundredth of a second on the loop. Many at once
+        would block all other tasks.
+        """
+        while True:
+            now = time.perf_counter()  # the thread's CPU time would cost a system call
+            if self._turn_until is None:
+                self._turn_until = now + TURN
+                asyncio.get_running_loop().call_soon(self._end_turn)
+            if now < self._turn_until:
+                return
+            await asyncio.sleep(0)
+
+    def _end_turn(self) -> None:
+        self._turn_until = None
 
     async def _delay_for_slot(self, fetch: RunningFetch, may_crowd: bool) -> float | None:
         """Return the seconds until the retry of a fetch that cannot be sent now; None if it can.
@@ -263,17 +290,29 @@ class RunningFetches:
         if self.looked_up >= LOOKUPS and self._is_unknown(fetch):
             self._report(fetch, SLOW)
             return CROWDED
-        lookup = self._look_up(fetch)
-        await asyncio.wait([lookup, *map(self._look_up, others)], timeout=GLANCE)
+        lookups = {each: self._look_up(each) for each in (fetch, *others) if not self._is_located(each)}
+        if lookups:
+            await asyncio.wait(lookups.values(), timeout=GLANCE)
+        lookup = lookups.get(fetch)
         if not may_crowd and self._is_crowded(fetch):
-            lookup.cancel()
+            if lookup is not None:
+                lookup.cancel()
             return CROWDED if self._is_shared else 0.0
-        if not lookup.done():
-            await self._wait_for_name(fetch, lookup)
-            return 0.0
-        lookup.result()
-        self._nameless.discard(fetch.claimed.host)
+        if lookup is not None:
+            if not lookup.done():
+                await self._wait_for_name(fetch, lookup)
+                return 0.0
+            lookup.result()
+            self._nameless.discard(fetch.claimed.host)
         return None
+
+    def _is_located(self, fetch: RunningFetch) -> bool:
+        """Count a fetch at the address of its host, if that is known; return whether it is."""
+        address, until = self._located_hosts.get(fetch.claimed.host, ("", 0.0))
+        if self._timers.now() >= until:
+            return False
+        self._count_at(fetch, address)
+        return True
 
     def _is_crowded(self, fetch: RunningFetch) -> bool:
         """Return whether the address of a fetch has no free slot. If so, the fetch no longer counts there."""
@@ -315,13 +354,22 @@ class RunningFetches:
 
     async def _locate(self, fetch: RunningFetch) -> None:
         """Look up the address of a fetch and count the fetch there."""
-        claimed, now = fetch.claimed, self._timers.now
+        claimed = fetch.claimed
         address = SLOW if claimed.host in self._nameless else await self._session.address_of(claimed.url)
+        if address not in ("", SLOW):
+            if len(self._located_hosts) >= MOST_LOCATED:
+                self._located_hosts.clear()
+            self._located_hosts[claimed.host] = address, self._timers.now() + LOCATED
+        self._count_at(fetch, address)
+
+    def _count_at(self, fetch: RunningFetch, address: str) -> None:
+        """Count a fetch at an address, instead of the one where it is counted."""
         if address != fetch.address and fetch.phase is not Phase.WAITING:
+            now = self._timers.now()
             if fetch.address:
-                self._addresses.give_back_for(fetch.site, fetch.address, now())
+                self._addresses.give_back_for(fetch.site, fetch.address, now)
             if address:
-                self._addresses.take_for(fetch.site, address, now())
+                self._addresses.take_for(fetch.site, address, now)
         fetch.address = address
         if address:
             self._report(fetch, address)

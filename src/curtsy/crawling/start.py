@@ -21,8 +21,7 @@ from curtsy.crawling.extract.text import main_text
 from curtsy.crawling.filters import scope_of
 from curtsy.crawling.frontier.local import LocalFrontier
 from curtsy.crawling.frontier.protocol import AsyncFrontier
-from curtsy.crawling.frontier.worker_id import WorkerId
-from curtsy.crawling.jobs import FRONTIER, folder_of
+from curtsy.crawling.jobs import FRONTIER, WorkerId, folder_of
 from curtsy.crawling.keywords import CrawlKeywords, OptionKeywords
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs import open_outputs

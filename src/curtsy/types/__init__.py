@@ -14,7 +14,7 @@ from curtsy.core.setting import Rate
 from curtsy.core.statistics import StatisticsSnapshot
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.protocol import AsyncFrontier
-from curtsy.crawling.frontier.worker_id import WorkerId
+from curtsy.crawling.jobs import WorkerId
 from curtsy.crawling.keywords import CrawlKeywords, OptionKeywords
 from curtsy.crawling.options import ScopeKind
 from curtsy.crawling.outputs.protocol import Output, Written

@@ -57,7 +57,8 @@ _tickets = itertools.count(1)
 class _Lease(msgspec.Struct, gc=False):
     claimed: Claimed
     row: UrlRow
-    host: int
+    limit: int | None
+    """Maximum number of leased URLs of the host, at the time of the claim."""
     until: int
 
 
@@ -153,17 +154,18 @@ class LocalFrontier:
         schedule, now = self._present()
         self._requeue_expired(schedule, now)
         schedule.reopen()
-        due_at = schedule.due_at(now)
-        if due_at is None or due_at > now:
-            return []  # saves an empty transaction on disk
-        claimed: list[Claimed] = []
         used = None if room is None else _UsedSlots(room)
         is_full = None if used is None else used.is_full
+        host = schedule.next(now, is_full) if limit > 0 else None
+        if host is None:
+            return []  # saves an empty transaction on disk
+        claimed: list[Claimed] = []
         with self._transaction():
-            while len(claimed) < limit and (host := schedule.next(now, is_full)) is not None:
+            while host is not None:
                 claimed.append(self._grant(schedule, host, now))
                 if used is not None:
                     used.count(*schedule.groups(host))
+                host = schedule.next(now, is_full) if len(claimed) < limit else None
         return claimed
 
     def locate(self, host: str, address: str) -> None:
@@ -175,7 +177,8 @@ class LocalFrontier:
 
     def _grant(self, schedule: HostSchedule, host: int, now: int) -> Claimed:
         row = self._table.take(host, self._leased_rows, schedule.out(host))
-        schedule.leave(host, self._limit(row.host), now)
+        limit = self._limit(row.host)
+        schedule.leave(host, limit, now)
         until = now + self._lease
         depth, priority, hops = rank_parts(row.rank)
         claimed = Claimed(
@@ -190,7 +193,7 @@ class LocalFrontier:
             leased_until=until / SECOND,
             host_pages=row.host_pages,
         )
-        lease = _Lease(claimed, row, host, until)
+        lease = _Lease(claimed, row, limit, until)
         self._leases[claimed.ticket] = lease
         self._leased_rows.add(row.id)
         self._granted.append(lease)
@@ -225,14 +228,14 @@ class LocalFrontier:
                 self._table.put_back(lease.row, is_answered=True, last=last)
         schedule, now = self._present()
         if after is not None:
-            schedule.postpone(lease.host, now + microseconds(after), now)
+            schedule.postpone(lease.row.number, now + microseconds(after), now)
         self._end(schedule, lease, now, is_queued=isinstance(ending.end, Deferred))
         return True
 
     def _end(self, schedule: HostSchedule, lease: _Lease, now: int, *, is_queued: bool) -> None:
         del self._leases[lease.claimed.ticket]
         self._leased_rows.remove(lease.row.id)
-        schedule.come_back(lease.host, self._limit(lease.claimed.host), now, is_waiting=is_queued)
+        schedule.come_back(lease.row.number, lease.limit, now, is_waiting=is_queued)
         self._ended.append(lease)
 
     async def renew(self, claimed: Claimed) -> Claimed | None:
@@ -313,8 +316,8 @@ class LocalFrontier:
     def _rebuilt(self, now: int) -> HostSchedule:
         """Return a new schedule of the hosts in the table."""
         schedule = HostSchedule()
-        out = Counter(lease.host for lease in self._leases.values())
-        limits = {lease.host: self._limit(lease.claimed.host) for lease in self._leases.values()}
+        out = Counter(lease.row.number for lease in self._leases.values())
+        limits = {lease.row.number: lease.limit for lease in self._leases.values()}
         for host, count, name in self._table.queues():
             schedule.assign(host, group_of(site_of(name)))
             schedule.resume(host, count - out[host], out[host], limits.get(host), now)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -117,6 +118,11 @@ class SQLiteUrlTable:
         self._page: tuple[str, int] | None = None
         """Page on which URLs were last found, and its number."""
         self._tries: dict[int, int] = {}
+        self._tried: dict[int, int] = {}
+        """Unanswered tries that the current transaction changed, by URL; 0 to forget them."""
+        self._removed: list[int] = []
+        self._pages: Counter[int] = Counter()
+        """URLs that the current transaction removed, and pages that it counted by host."""
         self._reached: dict[int, tuple[int, int]] = {}
         """Rank and id of a URL up to which all URLs are leased, by host; only of hosts with several leases.
 
@@ -141,6 +147,7 @@ class SQLiteUrlTable:
         try:
             with self._file.transaction() as self._db:
                 yield
+                self._write_changes()
                 if self.totals != before[0]:
                     values = msgspec.structs.astuple(self.totals)
                     self._db.execute("UPDATE totals SET added = ?, done = ?, failed = ?", values)
@@ -151,6 +158,23 @@ class SQLiteUrlTable:
             self._page = None
             undone()
             raise
+        finally:
+            self._tried.clear()
+            self._removed.clear()
+            self._pages.clear()
+
+    def _write_changes(self) -> None:
+        """Write the changes that a transaction has gathered, in one call of each kind."""
+        if kept := [(url, tries) for url, tries in self._tried.items() if tries]:
+            self._db.executemany("REPLACE INTO tries VALUES (?, ?)", kept)
+        if len(kept) < len(self._tried):
+            forgotten = [(url,) for url, tries in self._tried.items() if not tries]
+            self._db.executemany("DELETE FROM tries WHERE url = ?", forgotten)
+        if self._removed:
+            self._db.executemany("DELETE FROM urls WHERE id = ?", [(url,) for url in self._removed])
+        if self._pages:
+            counts = [(count, host) for host, count in self._pages.items()]
+            self._db.executemany("UPDATE hosts SET pages = pages + ? WHERE id = ?", counts)
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
         """Return the rows of a query, within a transaction or outside."""
@@ -236,16 +260,15 @@ class SQLiteUrlTable:
             self._reached[host] = row.rank, row.id
         tries = self._tries.get(row.id, 0)
         self._set_tries(row.id, tries + 1)
-        return UrlRow(row.id, row.url, row.name, row.rank, row.parent, tries, row.host_pages)
+        return UrlRow(row.id, row.url, host, row.name, row.rank, row.parent, tries, row.host_pages)
 
     def _set_tries(self, number: int, tries: int) -> None:
-        """Store the number of unanswered tries of a URL."""
+        """Set the number of unanswered tries of a URL."""
+        self._tried[number] = tries
         if tries:
             self._tries[number] = tries
-            self._db.execute("REPLACE INTO tries VALUES (?, ?)", (number, tries))
         else:
             self._tries.pop(number, None)
-            self._db.execute("DELETE FROM tries WHERE url = ?", (number,))
 
     def put_back(self, row: UrlRow, *, is_answered: bool, last: bool = False) -> None:
         """Queue a leased URL again, whose row never left the table; with `last`, at a priority one lower."""
@@ -260,7 +283,7 @@ class SQLiteUrlTable:
         self._remove(row)
         self.totals.done += 1
         if is_page:
-            self._db.execute("UPDATE hosts SET pages = pages + 1 WHERE name = ?", (row.host,))
+            self._pages[row.number] += 1
 
     def fail(self, row: UrlRow, reason: str) -> None:
         """Remove a leased URL that failed, and store the reason."""
@@ -269,7 +292,7 @@ class SQLiteUrlTable:
         self.totals.failed += 1
 
     def _remove(self, row: UrlRow) -> None:
-        self._db.execute("DELETE FROM urls WHERE id = ?", (row.id,))
+        self._removed.append(row.id)
         self._set_tries(row.id, 0)
 
     def failures(self) -> list[tuple[str, str]]:

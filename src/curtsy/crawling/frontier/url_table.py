@@ -45,6 +45,9 @@ class UrlRow(msgspec.Struct, frozen=True, gc=False):
 
     id: int
     url: str
+    number: int
+    """Number of the host."""
+
     host: str
     rank: int
     parent: str | None
@@ -189,7 +192,7 @@ class MemoryUrlTable:
                 heappush(queue, (rank, place, other, parent))
         tries = self._tries.get(number, 0)
         self._tries[number] = tries + 1
-        return UrlRow(number, url, self._names[host], rank, parent, tries, self._pages[host])
+        return UrlRow(number, url, host, self._names[host], rank, parent, tries, self._pages[host])
 
     def put_back(self, row: UrlRow, *, is_answered: bool, last: bool = False) -> None:
         """Queue a leased URL again at its old position; with `last`, at a priority one lower.
@@ -197,7 +200,7 @@ class MemoryUrlTable:
         With `is_answered`, the lease does not count among the URL's tries. Without both, no transaction is required.
         """
         rank = demoted(row.rank) if last else row.rank
-        heappush(self._queues[self._numbers[row.host]], (rank, row.id, row.url, row.parent))
+        heappush(self._queues[row.number], (rank, row.id, row.url, row.parent))
         if is_answered:
             self._tries[row.id] = row.tries
             if not row.tries:
@@ -206,7 +209,7 @@ class MemoryUrlTable:
     def finish(self, row: UrlRow, *, is_page: bool) -> None:
         """Remove a leased URL that is done; with `is_page`, count a page for its host."""
         self.totals.done += 1
-        self._pages[self._numbers[row.host]] += is_page
+        self._pages[row.number] += is_page
         del self._tries[row.id]
 
     def fail(self, row: UrlRow, reason: str) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from curtsy.core.cache import url_sha256
 from curtsy.core.charset import decode
 from curtsy.core.message import Headers
-from curtsy.core.secrets import mask_url
+from curtsy.core.secrets import mask_url, mask_urls
 from curtsy.crawling.outputs.protocol import FileOutput
 from curtsy.crawling.results import CrawledPage
 
@@ -24,13 +24,6 @@ BodyForm = Literal["none", "text", "base64"]
 
 HIDDEN = frozenset({"authorization", "proxy-authorization", "cookie", "cookie2", "set-cookie", "set-cookie2"})
 """Header fields, in lower case, that no output contains (F62)."""
-
-_URLS = ("url", "final_url", "parent", "canonical")
-_COPIED = (
-    "status", "fetched_at", "content_type", "encoding", "title", "text", "depth", "redirected", "directives", "signals",
-    "links_cut", "cache",
-)  # fmt: skip
-"""Fields of an entry that are those of the page: URLs, which may be masked, and others."""
 
 _TEXTS = ("text/", "application/json", "application/xml", "application/javascript", "application/ecmascript")
 
@@ -87,20 +80,37 @@ class PageEntry(msgspec.Struct, frozen=True):
 
 def entry_of(page: CrawledPage, *, body: BodyForm = "none", mask_secrets: bool = True) -> PageEntry:
     """Return a page as it is written. `mask_secrets` masks values in URLs that look secret (F62)."""
-    shown = mask_url if mask_secrets else str
-    copied = {name: getattr(page, name) for name in _COPIED}
-    urls: dict[str, Any] = {name: None if (url := getattr(page, name)) is None else shown(url) for name in _URLS}
+    parent, canonical, links = page.parent, page.canonical, page.links
+    urls: tuple[str, ...] = (page.url, page.final_url, parent or "", canonical or "")
+    if mask_secrets:
+        urls, links = mask_urls(urls), mask_urls(links)
     record = page.record
     return PageEntry(
-        **copied,
-        **urls,
+        url=urls[0],
         url_sha256=url_sha256(page.url),
+        final_url=urls[1],
+        status=page.status,
+        fetched_at=page.fetched_at,
+        content_type=page.content_type,
+        encoding=page.encoding,
         size=len(page.body),
         sha256=hashlib.sha256(page.body).hexdigest(),
-        links=tuple(map(mask_url, page.links)) if mask_secrets else page.links,
+        title=page.title,
+        text=page.text,
+        links=links,
+        depth=page.depth,
+        parent=None if parent is None else urls[2],
+        redirected=page.redirected,
+        canonical=None if canonical is None else urls[3],
+        directives=page.directives,
+        signals=page.signals,
+        links_cut=page.links_cut,
+        cache=page.cache,
         headers=_fields(page.headers, mask_secrets),
         request_headers=_fields(page.request_headers, mask_secrets),
-        fetch=None if record is None else FetchEntry(*(getattr(record, name) for name in FetchEntry.__struct_fields__)),
+        fetch=None
+        if record is None
+        else FetchEntry(record.attempts, record.retries, record.waited, record.took, record.bytes),
         body=_text(page) if body == "text" else msgspec.UNSET,
         body_base64=page.body if body == "base64" else msgspec.UNSET,
     )
@@ -118,7 +128,7 @@ def encode(entry: msgspec.Struct) -> bytes:
 
 
 def _fields(headers: Headers, mask_secrets: bool) -> dict[str, str]:
-    shown = {name: headers[name] for name in headers if name not in HIDDEN}
+    shown = {name: value for name, value in headers.by_name.items() if name not in HIDDEN}
     if mask_secrets:
         for name, value in shown.items():
             if "=" in value or "%3" in value or "@" in value:
