@@ -1,7 +1,7 @@
 """Resolution of hrefs to absolute canonical URLs, cheap enough for pages with hundreds of links.
 
 Most links of a page were on the page before it, so hrefs are first looked up as written (`KnownHrefs`). Most others are
-canonical except for the host, which a pattern recognizes (`Joiner`).
+canonical except for the origin and the folder (`Joiner`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from itertools import islice
 
-from curtsy.core.message import Url, parse_url, without_blanks
+from curtsy.core.message import MAX_URL, Url, parse_url, without_blanks
 
 HREFS = 20_000
 """Hrefs cached per site."""
@@ -21,13 +21,15 @@ IN_ALL = 50_000
 SHORT = 500
 """Characters of an href and its URL together, from which on they are not cached."""
 
-# Targets that are canonical except for their origin or folder. Everything that parse_url() might change is excluded:
-# inner dot segments, escapes, ports, and hosts that may be addresses.
-_PLAIN = r"/(?!/|\.|.*/\.)[\w.~!$&'()*+,=:@/-]*+(?:\?[\w.~!$&'()*+,=:@/?-]++)?"
-_ROOTED = re.compile(_PLAIN, re.ASCII)
-_ABSOLUTE = re.compile(rf"https?://(?=[^/]{{1,253}}/)(?!-)(?:[a-z0-9_-]{{1,63}}\.)++[a-z]{{2,63}}{_PLAIN}", re.ASCII)
-_DOTTED = re.compile(r"(?!.*//)[\w.~/-]++", re.ASCII)
-_LONG = 2000
+# Characters that parse_url() keeps, and escapes that are canonical.
+_PLAIN = re.compile(r"(?:[A-Za-z0-9_.~!$&'()*+,;=:@/?-]++|%(?:[89A-F][0-9A-F]|2[0-9A-CF]))*+")
+# A host that is canonical and no address, and the beginning of a path.
+_ABSOLUTE = re.compile(r"https?://(?=[^/]{1,253}/)(?!-)(?:[a-z0-9_-]{1,63}\.)++[a-z]{2,63}/(?!/)")
+LONG = 2000
+"""Characters of an href from which on it is always parsed."""
+
+FOLDERS = 100
+"""Folders of relative hrefs that are cached for a page."""
 
 # An authority that must be mapped to ASCII, which takes 5 µs or more per character.
 _HOST = re.compile(r"(?:https?:[/\\]*+|[/\\]{2,}+)([^/\\?#]*+)", re.IGNORECASE)
@@ -46,9 +48,6 @@ _FREE = 200
 _READ_AGAIN = 8
 """Weight of copied characters if the base is parsed again, which takes 50 ns or more for each."""
 
-# Frequent schemes that lead to no page.
-_NO_PAGES = ("mailto:", "javascript:", "tel:", "data:")
-
 # Prefixes of hrefs that mean the same on every page of a site.
 _LASTING = ("/", "http://", "https://")
 
@@ -65,33 +64,37 @@ class Joiner:
         """Characters of the base URL that links have copied, weighted by their cost."""
         self._foreign: set[str] = set()
         self._left = MOST_FOREIGN
-        self._folder: str | None = ""
-        """Path of the page's folder; None if it is not plain, empty if not computed yet."""
+        self._folders: dict[str, str | None] = {}
+        """URLs of folders by their relative paths; None if a path must be parsed together with its name."""
 
-    def join(self, href: str) -> str | None:
-        """Return the URL of an href; None if it leads to no page or is cut."""
-        page = href.partition("#")[0] if "#" in href else href
-        if len(page) < _LONG:
-            if _ROOTED.fullmatch(page):
-                return self._origin + page
-            if _ABSOLUTE.fullmatch(page):
-                return page
-            if page.startswith(_NO_PAGES):
-                return None
-            if not page and len(href) < _LONG:
-                return self._base.text
-            if _DOTTED.fullmatch(page):
-                folder = "" if page[0] == "/" else self._plain_folder()
-                if folder is not None:
-                    return self._in_folder(folder, page)
+    def join(self, href: str, *, is_plain: bool = False) -> str | None:
+        """Return the URL of an href; None if it leads to no page or is cut.
+
+        With `is_plain`, the caller has checked that it is short, and has only plain characters and no fragment.
+        """
+        page = href if is_plain or "#" not in href else href.partition("#")[0]
+        if is_plain or (len(href) < LONG and _PLAIN.fullmatch(page)):
+            if page[:1] == "/":
+                if page[1:2] != "/" and "/." not in page:
+                    return self._origin + page
+            elif ":" in page:
+                if _ABSOLUTE.match(page) and "/." not in page:
+                    return page
+            elif page and page[0] != "?":
+                is_dotted = page[0] == "." or "/." in page
+                cut = page.rfind("/", 0, -1) + 1 if is_dotted else 0
+                folder = self._folder(page[:cut])
+                if folder is not None and page[cut] not in "./":
+                    return folder + page[cut:] if len(folder) <= _FREE or self._lend(folder, 1) else None
         return self._parsed(href, page)
 
-    def _in_folder(self, folder: str, page: str) -> str | None:
-        """Return the URL of a path relative to a folder of the base's origin."""
-        has_dots = page[0] == "." or "/." in page
-        if not self._lend(folder, _READ_AGAIN if has_dots else 1):
-            return None
-        return self._origin + (_resolved(folder + page) if has_dots else folder + page)
+    def _folder(self, path: str) -> str | None:
+        """Return the URL of a folder by its relative path, if the URL of a file in it begins so."""
+        if path not in self._folders and len(self._folders) < FOLDERS:
+            found = parse_url(path or "./", self._base)
+            is_valid = isinstance(found, Url) and path[-2:] != "//" and len(found.text) < MAX_URL - LONG
+            self._folders[path] = found.text if is_valid else None
+        return self._folders.get(path)
 
     def _parsed(self, href: str, page: str) -> str | None:
         """Return the URL of any other href; `page` is the href without its fragment."""
@@ -121,27 +124,6 @@ class Joiner:
             return False
         self._foreign.add(found[1])
         return True
-
-    def _plain_folder(self) -> str | None:
-        if self._folder == "":
-            folder = self._base.target.partition("?")[0].rpartition("/")[0]
-            is_plain = not folder or (_ROOTED.fullmatch(folder) and "//" not in folder)
-            self._folder = f"{folder}/" if is_plain else None
-        return self._folder
-
-
-def _resolved(path: str) -> str:
-    """Return a path without dot segments (RFC 3986, 5.2.4)."""
-    segments: list[str] = []
-    parts = path.split("/")
-    for part in parts[1:]:
-        if part == "..":
-            del segments[-1:]
-        elif part != ".":
-            segments.append(part)
-    if parts[-1] in ("..", "."):
-        segments.append("")
-    return "/" + "/".join(segments)
 
 
 class KnownHrefs:

@@ -122,13 +122,14 @@ def extract(
     base = page.base or url
     joiner = Joiner(base)
     site = {} if known is None else known.of(base.origin)
+    odd = scan.odd
     links: dict[str, bool] = {}
     fresh: dict[str, str] = {}
     skipped = 0
     for href, is_followed in scan.hrefs.items():
         link = site.get(href)
         if link is None:
-            link = joiner.join(href)
+            link = joiner.join(href, is_plain=href not in odd)
             if link is None:
                 skipped += 1
                 continue
@@ -143,7 +144,7 @@ def extract(
     return Extract(
         title=page.title,
         links=tuple(links),
-        unfollowed=frozenset([link for link, is_followed in links.items() if not is_followed]),
+        unfollowed=frozenset(() if all(links.values()) else [link for link in links if not links[link]]),
         fresh=fresh,
         skipped=skipped,
         links_cut=cut,
@@ -174,6 +175,8 @@ class _Page:
             if self.title is None:
                 self.title = " ".join(plain_text(from_octets(written)).split()) or None
             return
+        if name == "meta" and not self._may_ask(written):
+            return
         values = attributes(written if written.isascii() else from_octets(written))
         if name == "meta":
             self._meta(values)
@@ -189,6 +192,11 @@ class _Page:
         else:
             is_followed = "rel" not in values or "nofollow" not in values["rel"].lower().split()
             self._scan.add(href, is_followed=is_followed)
+
+    def _may_ask(self, written: str) -> bool:
+        """Return whether the raw attributes of a meta tag may have one of the names that `_meta` reads."""
+        lower = written.lower()
+        return any(map(lower.__contains__, (*self._names, "refresh", "tdm-reservation", "&")))
 
     def _meta(self, values: dict[str, str]) -> None:
         name, content = values.get("name", "").strip().lower(), values.get("content", "")
