@@ -28,7 +28,7 @@ _ABSOLUTE = re.compile(r"https?://(?=[^/]{1,253}/)(?!-)(?:[a-z0-9_-]{1,63}\.)++[
 LONG = 2000
 """Characters of an href from which on it is always parsed."""
 
-FOLDERS = 100
+FOLDERS = 1000
 """Folders of relative hrefs that are cached for a page."""
 
 # An authority that must be mapped to ASCII, which takes 5 µs or more per character.
@@ -48,6 +48,9 @@ _FREE = 200
 _READ_AGAIN = 8
 """Weight of copied characters if the base is parsed again, which takes 50 ns or more for each."""
 
+# Frequent schemes that lead to no page.
+_NO_PAGES = ("mailto:", "javascript:", "tel:", "data:")
+
 # Prefixes of hrefs that mean the same on every page of a site.
 _LASTING = ("/", "http://", "https://")
 
@@ -64,10 +67,12 @@ class Joiner:
         """Characters of the base URL that links have copied, weighted by their cost."""
         self._foreign: set[str] = set()
         self._left = MOST_FOREIGN
-        self._folders: dict[str, str | None] = {}
-        """URLs of folders by their relative paths; None if a path must be parsed together with its name."""
+        self._folders: dict[str, str] = {}
+        """URLs of folders by their relative paths."""
+        self._long_folders: dict[str, str] = {}
+        """The same for those that are charged to links; empty if an href must be parsed as a whole."""
 
-    def join(self, href: str, *, is_plain: bool = False) -> str | None:
+    def join(self, href: str, is_plain: bool = False) -> str | None:
         """Return the URL of an href; None if it leads to no page or is cut.
 
         With `is_plain`, the caller has checked that it is short, and has only plain characters and no fragment.
@@ -80,42 +85,44 @@ class Joiner:
             elif ":" in page:
                 if _ABSOLUTE.match(page) and "/." not in page:
                     return page
-            elif page and page[0] != "?":
-                is_dotted = page[0] == "." or "/." in page
-                cut = page.rfind("/", 0, -1) + 1 if is_dotted else 0
-                folder = self._folder(page[:cut])
-                if folder is not None and page[cut] not in "./":
-                    return folder + page[cut:] if len(folder) <= _FREE or self._lend(folder, 1) else None
+            elif page:
+                cut = page.rfind("/", 0, -1) + 1
+                if page[cut] not in "./?" and (folder := self._folders.get(page[:cut]) or self._folder(page[:cut])):
+                    return folder + page[cut:]
         return self._parsed(href, page)
 
-    def _folder(self, path: str) -> str | None:
-        """Return the URL of a folder by its relative path, if the URL of a file in it begins so."""
-        if path not in self._folders and len(self._folders) < FOLDERS:
+    def _folder(self, path: str) -> str:
+        """Return the URL of a folder by its relative path; empty if an href must be parsed as a whole."""
+        if path not in self._long_folders and len(self._folders) + len(self._long_folders) < FOLDERS:
             found = parse_url(path or "./", self._base)
-            is_valid = isinstance(found, Url) and path[-2:] != "//" and len(found.text) < MAX_URL - LONG
-            self._folders[path] = found.text if is_valid else None
-        return self._folders.get(path)
+            folder = found.text if isinstance(found, Url) else ""
+            if 0 < len(folder) <= _FREE:
+                self._folders[path] = folder
+                return folder
+            self._long_folders[path] = folder if len(folder) < MAX_URL - LONG else ""
+        folder = self._long_folders.get(path, "")
+        return folder if folder and self._lend(len(folder) - len(path)) else ""
 
     def _parsed(self, href: str, page: str) -> str | None:
         """Return the URL of any other href; `page` is the href without its fragment."""
-        if not page.startswith(_LASTING) and not self._lend(self._base.target, _READ_AGAIN):
+        if page.startswith(_NO_PAGES):
             return None
-        if not (href.isascii() and "%" not in href) and not self._is_affordable(href):
+        is_copied = not page.startswith(_LASTING)
+        if (is_copied and not self._lend(len(self._base.target), _READ_AGAIN)) or not self._is_affordable(href):
             self.cut += 1
             return None
         found = parse_url(href, self._base)
         return found.text if isinstance(found, Url) else None
 
-    def _lend(self, part: str, times: int) -> bool:
+    def _lend(self, length: int, times: int = 1) -> bool:
         """Charge a link for a part of the base URL; return False if the budget is exceeded."""
-        self._lent += times * max(0, len(part) - _FREE)
-        if self._lent <= MOST_LENT:
-            return True
-        self.cut += 1
-        return False
+        self._lent += times * max(0, length - _FREE)
+        return self._lent <= MOST_LENT
 
     def _is_affordable(self, href: str) -> bool:
         """Charge an href for its host if that is not ASCII; return False if the budget is exceeded."""
+        if href.isascii() and "%" not in href:
+            return True
         found = _HOST.match(without_blanks(href))
         if found is None or (found[1].isascii() and "%" not in found[1]) or found[1] in self._foreign:
             return True

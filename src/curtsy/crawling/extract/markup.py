@@ -13,7 +13,8 @@ The pattern searches for tokens and *fails* at an ordinary tag without links, so
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
+from functools import lru_cache
 from itertools import islice, pairwise
 
 from curtsy.crawling.extract.foreign_content import Subtree
@@ -35,14 +36,11 @@ from curtsy.crawling.extract.tokens import (
 MOST_WORK, FOR_LINK = 600_000, 30
 """Steps for one page, and additional steps for each link that it may have.
 
-A token is one step, a tag with attributes several. 50 MB of ordinary markup take this many.
+An ordinary tag and a plain link are none, because the size of a page limits them; other tags are several.
 """
 
 RESTART, FOREIGN = 4, 8
 """Steps to restart behind a long token, and to read a tag in foreign content."""
-
-BATCH = 1024
-"""Tokens between two checks of the work done."""
 
 WINDOW = 1 << 18
 """Characters searched at once, at most: the interpreter lock is not released meanwhile."""
@@ -63,45 +61,58 @@ def _no(characters: str) -> str:
 _DOUBLE, _SINGLE, _BARE = _no('"<'), _no("'<"), _no("\"'<> \t\n\f\r")
 _VALUE = rf"""(?:"{_DOUBLE}*+"|'{_SINGLE}*+'|{_BARE}++)"""
 
-# Rest of an ordinary tag. A quote counts only behind the `=` of a name. Tags with other quotes are not ordinary.
-_INSIDE = _no("<>\"'=")
-_REST = rf"""{_INSIDE}*+(?:=(?<=[a-zA-Z0-9-]=){_VALUE}{_INSIDE}*+){{0,999}}+>"""
+# Rest of an ordinary tag, from within its name. A quote counts only behind the `=` of an attribute's name: a tag with
+# any other quote is not ordinary.
+_NAME, _INSIDE = _no("<>\"'=/ \t\n\f\r"), _no("<>\"'=")
+_REST = rf"""{_NAME}*+(?:>|[/ \t\n\f\r]{_INSIDE}*+(?:=(?<=[a-zA-Z0-9-]=){_VALUE}{_INSIDE}*+){{0,999}}+>)"""
+
+# The same for tags that are consumed: a `<` in their values does no harm, and long paths are read faster.
+_LONG_REST = _REST.replace(_DOUBLE, '[^"]').replace(_SINGLE, "[^']")
 
 # Names of ordinary tags: their first letters exclude all others.
 _ORDINARY = r"""(?:[/c-hjko-ru-wyzC-HJKO-RU-WYZ] | [sS](?![cCvV]|[tT](?![rR])) | [tT](?![eEiI]) | [lL](?![iI][nN])
     | [bB](?![aA]) | [iI](?![fF]) | [mM](?![eE]|[aA][tT]) | [aA][b-qs-zB-QS-Z] | [nN](?![oO]))"""
 
 # The usual link: group 3 is an href in which only the fragment, which is left out, needs a closer look.
-_OTHER = rf"""(?:[a-gi-qs-zA-GI-QS-Z:@_]|[hH](?![rR])|[rR](?![eE][lL]))[a-zA-Z0-9_:.@-]*+(?:={_VALUE})?"""
-_REL = rf"""{_any_case("rel")}=("[a-zA-Z -]*+"|'[a-zA-Z -]*+'|[a-zA-Z-]++)"""
+_OTHER = rf"""(?![hH][rR][eE][fF](?![a-zA-Z-])|[rR][eE][lL](?![a-zA-Z-]))[a-zA-Z:@_][a-zA-Z0-9_:.@-]*+(?:={_VALUE})?"""
+_REL = rf"""{_any_case("rel")}=("[a-zA-Z -]{{0,99}}+"|'[a-zA-Z -]{{0,99}}+'|[a-zA-Z-]{{1,99}}+)"""
 _FRAGMENT = _no("\"'&<> \t\n\f\r")
 _HREF = rf"""{_any_case("href")}=(?:
-    (?![ \t\n\f\r>])(["']?+)([a-zA-Z0-9_.~!$()*+,=:@/?-]{{0,2000}}+)(?:\#{_FRAGMENT}{{0,2000}}+)?\2
+    (?![ \t\n\f\r>])(["']?+)([a-zA-Z0-9_.~!$()*+,=:@/?-]{{0,2000}}+)(?:\#{_FRAGMENT}{{0,2000}}+)?+\2
   | "({_DOUBLE}{{0,9999}}+)"
   | '({_SINGLE}{{0,9999}}+)'
-)(?=[ \t\n\f\r/>])"""
-_OTHERS = rf"""(?:{GAP}++(?![hH][rR][eE][fF]=)(?:{_OTHER}|(?(1)(?!)|)(?(6)(?!)|){_REL})){{0,99}}+"""
-_LINK = rf"""[aA]{_OTHERS}(?:{GAP}++{_HREF}(?:(?(1)(?!)|)>|{_OTHERS}(?(1)()|){GAP}*+/?>)|{GAP}*+/?>)"""
+)"""
+_OTHERS = rf"""(?:{_OTHER}|(?(1)(?!)|)(?(6)(?!)|){_REL})"""
+_LINK = rf"""[aA]{GAP}++(?:(?![hH][rR][eE][fF]=){_OTHERS}{GAP}++){{0,99}}+{_HREF}
+    (?:(?(1)(?!)|)>|(?:{GAP}++{_OTHERS}){{0,99}}+(?(1)()|){GAP}*+/?>)"""
+_ANCHOR = rf"[aA](?:{GAP}++{_OTHER}){{0,99}}+{GAP}*+>"
 
 # An SVG of shapes only; `foreign_content.py` reads all others.
 _SHAPE = (
     r"/?(?:path|g|use|circle|rect|line|poly(?:line|gon)|ellipse|defs|stop|symbol|mask|clipPath|text|tspan"
     r"|(?:linear|radial)Gradient)" + ENDS
 )
-_SVG = rf"svg{_REST}(?<!/>)[^<]*+(?:<(?:{_SHAPE}{_REST}|{COMMENT}|title>[^<]*+</title>)[^<]*+){{0,999}}+</svg>"
+_QUIET = rf"{COMMENT}|title>[^<]*+</title>"
+_SVG = rf"svg{ENDS}{_REST}(?<!/>)[^<]*+(?:<(?:{_SHAPE}{_LONG_REST}|{_QUIET})[^<]*+){{0,999}}+</svg>"
+
+# A template of ordinary tags only: its links are not links of the page.
+_TEMPLATE = rf"""template{ENDS}{_REST}[^<]*+
+    (?:<(?:(?!/[tT][eE][mM])(?:{_ORDINARY}|[aA]{ENDS}|svg){_LONG_REST}|{_QUIET})[^<]*+){{0,999}}+</template>"""
 
 _TOKEN = re.compile(
     rf"""<(?:
         {_LINK}
-      | (?!/[a-zA-Z0-9]++> | {_ORDINARY}{_REST} | [^A-Za-z!?/])(?:
-            ({_any_case("area", "base", "link", "meta", "a")}){ENDS}({ATTRIBUTES})>
-          | (?:{_any_case("script")}){_REST}(?<!/>)[^<]*+(?:<(?!/{_any_case("script")}|!--)[^<]*+){{0,999}}+(?=</{_any_case("script")}{ENDS})
-          | (?=[tTsSxXiInN])({_any_case(*RAW.split("|"))}){ENDS}{ATTRIBUTES}>
+      | (?![^A-Za-z!?/] | /[a-zA-Z0-9]++> | {_ORDINARY}{_REST} | {_ANCHOR})(?:
+            {COMMENT}
+          | {_any_case("script")}{ENDS}{_REST}(?<!/>)[^<]*+(?:<(?!/{_any_case("script")}|!--)[^<]*+){{0,999}}+
+            (?=</{_any_case("script")}{ENDS})
           | {_SVG}
-          | ({_any_case("svg", "math", "template")}){ENDS}
+          | {_TEMPLATE}
+          | (?=[aAbBlLmM])({_any_case("area", "base", "link", "meta", "a")}){ENDS}({ATTRIBUTES})>
+          | (?=[tTsSxXiInN])({_any_case(*RAW.split("|"))}){ENDS}{ATTRIBUTES}>
+          | (?=[sSmMtT])({_any_case("svg", "math", "template")}){ENDS}
           | /?[A-Za-z][^/> \t\n\f\r]*+{ATTRIBUTES}>
-          | {COMMENT}
-          | (?!!--)[!?/][^>]*+>
+          | (?!!--|/[A-Za-z])[!?/][^>]*+>
           | ()
         )
     )""",
@@ -117,11 +128,15 @@ A token that is not complete has another one.
 class Scan:
     """Single pass over the text of a page, which is UTF-8 read as Latin-1."""
 
-    def __init__(self, text: str, most: int, *, is_xml: bool = False) -> None:
-        """Take at most `most` hrefs. With `is_xml`, an element such as `<script/>` is complete."""
+    def __init__(self, text: str, most: int, *, is_xml: bool = False, window: int = WINDOW) -> None:
+        """Take at most `most` hrefs. With `is_xml`, an element such as `<script/>` is complete.
+
+        `window` is the number of characters that are searched at once.
+        """
         self._text = text
         self._most = most
         self._is_xml = is_xml
+        self._window = window
         self._work = 0
         self._most_work = MOST_WORK + FOR_LINK * most
         self._place = 0
@@ -156,54 +171,51 @@ class Scan:
         A `title` comes with its content instead. Most `a` tags are not yielded: their hrefs are taken directly.
         Comments, scripts, templates and attribute values contain no tags, and a truncated last tag is skipped.
         """
-        text = self._text
-        while self._place < len(text):
+        while self._place < len(self._text):
             if self._work >= self._most_work:
                 self.is_whole = False
                 return
-            end = self._place + WINDOW
-            tokens = _TOKEN.finditer(text, self._place, end)
             self._work += RESTART
-            is_over = False
-            while not is_over and self._work < self._most_work:
-                is_over = yield from self._batch(tokens, end)
-                if len(self.hrefs) >= self._most:
-                    self._cut()
+            yield from self._tags_up_to(self._place + self._window)
+            if len(self.hrefs) >= self._most:
+                self._cut()
 
-    def _batch(self, tokens: Iterator[re.Match[str]], end: int) -> Generator[tuple[str, str], None, bool]:
-        """Yield the tags of the next tokens, at most BATCH; return True if others are to be read from `_place`."""
-        latest, count = self._latest, 0
-        for count, token in enumerate(islice(tokens, BATCH), 1):
+    def _tags_up_to(self, end: int) -> Iterator[tuple[str, str]]:
+        """Yield the tags from the position up to `end`, or to a token behind which the search must restart."""
+        latest, plain = self._latest, _PLAIN
+        for token in _TOKEN.finditer(self._text, self._place, end):
             group = token.lastindex
-            if group == _PLAIN:
-                latest[token[_PLAIN]] = True
+            if group == plain:
+                latest[token[plain]] = True
             elif group is None:
                 continue
-            elif group <= _MARK:
-                self._link(token)
-            elif group == _TAG:
-                if self._is_wanted(token):
-                    yield token[8].lower(), token[_TAG]
-            else:
+            elif group > _TAG:
                 yield from self._read(token, end)
-                self._work += count
-                return True
-            if self._work >= self._most_work:
-                break
-        self._work += count
+                return
+            else:
+                if group != _TAG:
+                    self._link(token)
+                elif self._is_wanted(token):
+                    yield token[8].lower(), token[_TAG]
+                if self._work >= self._most_work:
+                    self._place = token.end()
+                    return
         self._place = end
-        return count < BATCH
 
     def _link(self, token: re.Match[str]) -> None:
         """Take a link that has a `rel`, or an href that is not plain."""
-        before, _, plain, double, single, behind = token.group(1, 2, 3, 4, 5, 6)
-        href, rel = plain or double or single or "", before or behind or ""
-        self._work += 1 + len(href) // 64
-        if "&" in href or "\0" in href:
-            href = unescape(from_octets(href))
-        elif not href.isascii():
+        before, plain, behind = token.group(1, _PLAIN, 6)
+        rel = before or behind
+        is_followed = rel is None or _is_followed(rel)
+        if plain is not None and is_followed:
+            self._work += 1
+            self._latest[plain] = True
+            return
+        href = plain or token[4] or token[5] or ""
+        self._work += 4 + len(href) // 2
+        if not href.isascii():
             href = from_octets(href)
-        self.add(href, is_followed=not rel or "nofollow" not in rel.strip("\"'").lower().split())
+        self.add(unescape(href) if "&" in href or "\0" in href else href, is_followed=is_followed)
 
     def _is_wanted(self, token: re.Match[str]) -> bool:
         """Return whether a tag has a relevant attribute and is not a link over the limit."""
@@ -235,7 +247,7 @@ class Scan:
             yield from subtree.tags((self._most_work - self._work) // FOREIGN)
             self._work += FOREIGN * subtree.work
             self._place = subtree.place
-        elif end < len(text) and start > end - WINDOW:
+        elif end < len(text) and start > end - self._window:
             self._place = start  # it is complete in the next window
         else:
             self._place = end_of_token(text, start)
@@ -249,6 +261,12 @@ class Scan:
                 latest[href] = self.hrefs.pop(href)
         self.cut += sum(href not in self.hrefs for href in latest)
         self._latest = {}
+
+
+@lru_cache(maxsize=256)
+def _is_followed(rel: str) -> bool:
+    """Return whether a `rel` attribute as written, with its quotes, permits to follow a link."""
+    return "nofollow" not in rel.strip("\"'").lower().split()
 
 
 _LINKS = frozenset({"a", "area"})

@@ -121,15 +121,15 @@ def extract(
         page.read(name, written)
     base = page.base or url
     joiner = Joiner(base)
+    join, odd = joiner.join, scan.odd
     site = {} if known is None else known.of(base.origin)
-    odd = scan.odd
     links: dict[str, bool] = {}
     fresh: dict[str, str] = {}
     skipped = 0
     for href, is_followed in scan.hrefs.items():
         link = site.get(href)
         if link is None:
-            link = joiner.join(href, is_plain=href not in odd)
+            link = join(href, href not in odd)
             if link is None:
                 skipped += 1
                 continue

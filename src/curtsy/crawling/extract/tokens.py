@@ -147,6 +147,8 @@ def unescape(value: str) -> str:
 
     `&copy=` is kept, as in a query. Without a semicolon, a reference counts only if no letter, digit or `=` follows.
     """
+    if value.count("&") == value.count("&amp;"):
+        return value.replace("&amp;", "&").replace("\0", "\ufffd")
     return _REFERENCE.sub(_character, value).replace("\0", "\ufffd")
 
 
@@ -158,4 +160,4 @@ def _character(reference: re.Match[str]) -> str:
 
 def plain_text(inside: str) -> str:
     """Return the text of a title with its character references replaced."""
-    return html.unescape(_ENDLESS.sub("\ufffd", inside))
+    return html.unescape(_ENDLESS.sub("\ufffd", inside)) if "&" in inside else inside
