@@ -15,6 +15,7 @@ MOST = 1.5
 """Longest time of an extraction, as a multiple of the parser's own."""
 
 WORDS = "some words of a page, as pages have them, and a few more of them"
+POST = WORDS * 10
 HEAD = """<!DOCTYPE html><html><head><meta charset="utf-8"><title>A page &amp; more</title>
 <meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/s.css"><script src="/s.js"></script>"""
 SHAPE = "M1.5 2a1 1 0 0 1-1-1v-1.5 " * 20
@@ -28,20 +29,22 @@ def _each(pattern: str, count: int) -> str:
 STYLES = {
     "prose": HEAD + _each(f'<p class="t">{WORDS} <a class="ref" href="/wiki/#N" title="w">w</a> {WORDS}</p>\n', 150),
     "capitals, as from old generators": HEAD.upper()
-    + _each(f'<LI><A ID="t#N"\n  HREF="node#N.html#SECTION"><B>#N</B> Words</A> <A NAME="x#N"></A>\n<P>{WORDS}', 150),
-    "single quotes, in a list": HEAD + _each("<li><a href='../ref/function_#N.html'>function_#N</a></li>\n", 300),
+    + _each(f'<LI><A ID="t#N"\n  HREF="node#N.html#SECTION"><B>#N</B> Words</A><BR>\n<P ALIGN=LEFT>{WORDS}<HR>', 150),
+    "single quotes, in a list": HEAD
+    + _each(f"<li><a href='../ref/function_#N.html'>function_#N</a> <b>{WORDS}</b> <i>{WORDS}</i></li>\n", 150),
     "no quotes, in a source text": HEAD
     + _each("<a href=#L#N id=L#N data-nosnippet>#N</a> <span class=k>let</span> <span class='n'>x</span> = 1;\n", 500),
     "rel, and many attributes": HEAD
     + _each(
-        '<td><a class="b c" rel="nofollow noopener" target="_blank" href="https://h#N.example/?a=1&amp;b=2">x</a>'
-        f"<a href='/u/#N' rel='author' data-id=\"#N\" hreflang=\"de\">{WORDS}</a></td>",
-        100,
+        '<td><a class="b c" rel="nofollow noopener" target="_blank" href="https://h#N.example/a/">x</a></td>\n'
+        "<td><a href='/u/#N' data-id=\"#N\" hreflang=\"de\">#N</a></td>\n<td><a href='/t?id=#N'>#N</a> <b>#N</b></td>\n"
+        f'<td class="t"><p>{POST}<br>{POST}<img src="/i/#N.png" alt="i"><span class="d">#N</span></td></tr><tr>',
+        40,
     ),
     "scripts and drawings": HEAD
     + _each(
         f'<script>if (a < b) w("<a href=/no#N>");</script><button type="button" aria-label="b">{ICON}</button>'
-        f'<template id=t#N><span class=i>{ICON}</span></template><a href="/p#N">{ICON}</a><p>{WORDS}',
+        f'<template id=t#N><span class=i>{ICON}</span></template><a href="/p#N">{ICON}</a><p>{WORDS}<p>{WORDS}',
         15,
     ),
 }

@@ -25,11 +25,12 @@ SHORT = 500
 _PLAIN = re.compile(r"(?:[A-Za-z0-9_.~!$&'()*+,;=:@/?-]++|%(?:[89A-F][0-9A-F]|2[0-9A-CF]))*+")
 # A host that is canonical and no address, and the beginning of a path.
 _ABSOLUTE = re.compile(r"https?://(?=[^/]{1,253}/)(?!-)(?:[a-z0-9_-]{1,63}\.)++[a-z]{2,63}/(?!/)")
+_UNSURE = frozenset(".?")
 LONG = 2000
 """Characters of an href from which on it is always parsed."""
 
-FOLDERS = 1000
-"""Folders of relative hrefs that are cached for a page."""
+FOLDERS = 100
+"""Folders, such as `../../`, that are cached for a page."""
 
 # An authority that must be mapped to ASCII, which takes 5 µs or more per character.
 _HOST = re.compile(r"(?:https?:[/\\]*+|[/\\]{2,}+)([^/\\?#]*+)", re.IGNORECASE)
@@ -68,7 +69,7 @@ class Joiner:
         self._foreign: set[str] = set()
         self._left = MOST_FOREIGN
         self._folders: dict[str, str] = {}
-        """URLs of folders by their relative paths."""
+        """URLs of folders by the relative paths that end with `./`, without it."""
         self._long_folders: dict[str, str] = {}
         """The same for those that are charged to links; empty if an href must be parsed as a whole."""
 
@@ -86,22 +87,27 @@ class Joiner:
                 if _ABSOLUTE.match(page) and "/." not in page:
                     return page
             elif page:
-                cut = page.rfind("/", 0, -1) + 1
-                if page[cut] not in "./?" and (folder := self._folders.get(page[:cut]) or self._folder(page[:cut])):
-                    return folder + page[cut:]
+                dots, _, rest = page.rpartition("./")
+                if rest[:1] not in _UNSURE and "/." not in rest:
+                    folder = self._folders.get(dots) or self._folder(dots)
+                    if folder:
+                        return folder + rest
         return self._parsed(href, page)
 
-    def _folder(self, path: str) -> str:
-        """Return the URL of a folder by its relative path; empty if an href must be parsed as a whole."""
-        if path not in self._long_folders and len(self._folders) + len(self._long_folders) < FOLDERS:
-            found = parse_url(path or "./", self._base)
+    def _folder(self, dots: str) -> str:
+        """Return the URL of a relative path that ends with `./`, given without it.
+
+        It is empty if an href with that path must be parsed as a whole.
+        """
+        if dots not in self._long_folders and len(self._folders) + len(self._long_folders) < FOLDERS:
+            found = parse_url(f"{dots}./", self._base)
             folder = found.text if isinstance(found, Url) else ""
             if 0 < len(folder) <= _FREE:
-                self._folders[path] = folder
+                self._folders[dots] = folder
                 return folder
-            self._long_folders[path] = folder if len(folder) < MAX_URL - LONG else ""
-        folder = self._long_folders.get(path, "")
-        return folder if folder and self._lend(len(folder) - len(path)) else ""
+            self._long_folders[dots] = folder if len(folder) < MAX_URL - LONG else ""
+        folder = self._long_folders.get(dots, "")
+        return folder if folder and self._lend(len(folder) - len(dots)) else ""
 
     def _parsed(self, href: str, page: str) -> str | None:
         """Return the URL of any other href; `page` is the href without its fragment."""

@@ -74,7 +74,8 @@ _ORDINARY = r"""(?:[/c-hjko-ru-wyzC-HJKO-RU-WYZ] | [sS](?![cCvV]|[tT](?![rR])) |
     | [bB](?![aA]) | [iI](?![fF]) | [mM](?![eE]|[aA][tT]) | [aA][b-qs-zB-QS-Z] | [nN](?![oO]))"""
 
 # The usual link: group 3 is an href in which only the fragment, which is left out, needs a closer look.
-_OTHER = rf"""(?![hH][rR][eE][fF](?![a-zA-Z-])|[rR][eE][lL](?![a-zA-Z-]))[a-zA-Z:@_][a-zA-Z0-9_:.@-]*+(?:={_VALUE})?"""
+_OTHER = rf"""(?:[a-gi-qs-zA-GI-QS-Z:@_] | [hH](?![rR][eE][fF](?![a-zA-Z-])) | [rR](?![eE][lL](?![a-zA-Z-])))
+    [a-zA-Z0-9_:.@-]*+(?:={_VALUE})?+"""
 _REL = rf"""{_any_case("rel")}=("[a-zA-Z -]{{0,99}}+"|'[a-zA-Z -]{{0,99}}+'|[a-zA-Z-]{{1,99}}+)"""
 _FRAGMENT = _no("\"'&<> \t\n\f\r")
 _HREF = rf"""{_any_case("href")}=(?:
