@@ -16,6 +16,7 @@ MOST = 1.5
 
 WORDS = "some words of a page, as pages have them, and a few more of them"
 POST = WORDS * 10
+LIST = "<ul><li>a</li><li>b</li><li>c</li></ul>"
 HEAD = """<!DOCTYPE html><html><head><meta charset="utf-8"><title>A page &amp; more</title>
 <meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/s.css"><script src="/s.js"></script>"""
 SHAPE = "M1.5 2a1 1 0 0 1-1-1v-1.5 " * 20
@@ -31,20 +32,22 @@ STYLES = {
     "capitals, as from old generators": HEAD.upper()
     + _each(f'<LI><A ID="t#N"\n  HREF="node#N.html#SECTION"><B>#N</B> Words</A><BR>\n<P ALIGN=LEFT>{WORDS}<HR>', 150),
     "single quotes, in a list": HEAD
-    + _each(f"<li><a href='../ref/function_#N.html'>function_#N</a> <b>{WORDS}</b> <i>{WORDS}</i></li>\n", 150),
+    + _each(f"<li><a href='../ref/function_#N.html'>function_#N</a> <b>{WORDS}</b> <i>x</i> <em>y</em></li>\n", 150),
     "no quotes, in a source text": HEAD
     + _each("<a href=#L#N id=L#N data-nosnippet>#N</a> <span class=k>let</span> <span class='n'>x</span> = 1;\n", 500),
     "rel, and many attributes": HEAD
     + _each(
         '<td><a class="b c" rel="nofollow noopener" target="_blank" href="https://h#N.example/a/">x</a></td>\n'
-        "<td><a href='/u/#N' data-id=\"#N\" hreflang=\"de\">#N</a></td>\n<td><a href='/t?id=#N'>#N</a> <b>#N</b></td>\n"
-        f'<td class="t"><p>{POST}<br>{POST}<img src="/i/#N.png" alt="i"><span class="d">#N</span></td></tr><tr>',
+        '<td><a href=\'/u/#N\' data-id="#N" hreflang="de">#N</a></td>\n'
+        "<td><a href='/t?id=#N'>#N</a> <b>#N</b> <a href='/'>#</a></td>\n"
+        f'<td class="t"><p>{POST}<br><em>x</em> {POST}<hr><q>x</q><b>y</b>'
+        '<img src="/i/#N.png" alt="i"><span class="d">#N</span></td></tr><tr>',
         40,
     ),
     "scripts and drawings": HEAD
     + _each(
         f'<script>if (a < b) w("<a href=/no#N>");</script><button type="button" aria-label="b">{ICON}</button>'
-        f'<template id=t#N><span class=i>{ICON}</span></template><a href="/p#N">{ICON}</a><p>{WORDS}<p>{WORDS}',
+        f'<template id=t#N><span class=i>{ICON}</span></template><a href="/p#N">{ICON}</a><p>{WORDS}</p>{LIST}',
         15,
     ),
 }

@@ -208,11 +208,14 @@ class Scan:
         before, plain, behind = token.group(1, _PLAIN, 6)
         rel = before or behind
         is_followed = rel is None or _is_followed(rel)
-        if plain is not None and is_followed:
+        if plain is not None:
             self._work += 1
-            self._latest[plain] = True
+            if is_followed:
+                self._latest[plain] = True
+            else:
+                self._latest.setdefault(plain, False)
             return
-        href = plain or token[4] or token[5] or ""
+        href = token[4] or token[5] or ""
         self._work += 4 + len(href) // 2
         if not href.isascii():
             href = from_octets(href)

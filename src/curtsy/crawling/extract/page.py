@@ -49,7 +49,7 @@ class Extract(msgspec.Struct, frozen=True):
     """Links that occur only with `rel=nofollow`."""
 
     fresh: dict[str, str]
-    """Hrefs that were not known, each with its link; the argument of `KnownHrefs.learn`."""
+    """Hrefs that were not known, most without fragment, each with its link; the argument of `KnownHrefs.learn`."""
 
     skipped: int
     """Number of hrefs without a link: other schemes, invalid URLs, and those cut for their cost."""
