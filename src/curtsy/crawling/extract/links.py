@@ -88,10 +88,9 @@ class Joiner:
                     return page
             elif page:
                 dots, _, rest = page.rpartition("./")
-                if rest[:1] not in _UNSURE and "/." not in rest:
-                    folder = self._folders.get(dots) or self._folder(dots)
-                    if folder:
-                        return folder + rest
+                is_sure = rest[:1] not in _UNSURE and "/." not in rest
+                if is_sure and (folder := self._folders.get(dots) or self._folder(dots)):
+                    return folder + rest
         return self._parsed(href, page)
 
     def _folder(self, dots: str) -> str:

@@ -210,15 +210,10 @@ class Scan:
         is_followed = rel is None or _is_followed(rel)
         if plain is not None:
             self._work += 1
-            if is_followed:
-                self._latest[plain] = True
-            else:
-                self._latest.setdefault(plain, False)
+            self._latest[plain] = is_followed or self._latest.get(plain, False)
             return
-        href = token[4] or token[5] or ""
+        href = from_octets(token[4] or token[5] or "")
         self._work += 4 + len(href) // 2
-        if not href.isascii():
-            href = from_octets(href)
         self.add(unescape(href) if "&" in href or "\0" in href else href, is_followed=is_followed)
 
     def _is_wanted(self, token: re.Match[str]) -> bool:

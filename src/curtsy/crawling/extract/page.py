@@ -163,6 +163,8 @@ class _Page:
         self._url = url
         self._scan = scan
         self._names = ("robots", agent.lower())
+        self._hints = (*self._names, "refresh", "tdm-reservation", "&")
+        """Words of which a meta tag that `_meta` reads has one."""
         self.title: str | None = None
         self.base: Url | None = None
         self.canonical: str | None = None
@@ -175,7 +177,7 @@ class _Page:
             if self.title is None:
                 self.title = " ".join(plain_text(from_octets(written)).split()) or None
             return
-        if name == "meta" and not self._may_ask(written):
+        if name == "meta" and not any(map(written.lower().__contains__, self._hints)):
             return
         values = attributes(written if written.isascii() else from_octets(written))
         if name == "meta":
@@ -192,11 +194,6 @@ class _Page:
         else:
             is_followed = "rel" not in values or "nofollow" not in values["rel"].lower().split()
             self._scan.add(href, is_followed=is_followed)
-
-    def _may_ask(self, written: str) -> bool:
-        """Return whether the raw attributes of a meta tag may have one of the names that `_meta` reads."""
-        lower = written.lower()
-        return any(map(lower.__contains__, (*self._names, "refresh", "tdm-reservation", "&")))
 
     def _meta(self, values: dict[str, str]) -> None:
         name, content = values.get("name", "").strip().lower(), values.get("content", "")
