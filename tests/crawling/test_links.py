@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from selectolax.lexbor import LexborHTMLParser
 
 from curtsy.core.message import Url, parse_url
 from curtsy.crawling.extract.links import Joiner, KnownHrefs
-from curtsy.crawling.extract.markup import Scan
+from curtsy.crawling.extract.markup import WINDOW, Scan
 from curtsy.crawling.extract.tokens import attributes, from_octets
 from tests.strategies import ANY
 
@@ -17,7 +19,7 @@ SEGMENTS = st.sampled_from(
     [
         "a", "b.c", "..", ".", "", "x-y", "~u", "%41", "%7e", "a b", "é", "0x7f", "a;b", "a;", "A", ":", "?", "?q=1",
         "&", "#f", "http:", "https:", "//", "h.org", "H.org", "127.1", "1.2.3", "-h.org", "xn--p1ai", "a_b.org",
-        "h.org.", "h..org", "h.org:80", "@", "\\", "\t", "\n", ".well", "a.",
+        "h.org.", "h..org", "h.org:80", "@", "\\", "\t", "\n", ".well", "a.", "%2E", "%C3%A9", "%c3", "%2F", "%2", "'",
     ]
 )  # fmt: skip
 HOSTS = st.sampled_from(["h.org", "www.h.org", "H.org", "1.2.3.4", "h.org:80", "h.org.", "h", "a-.org", "-a.org"])
@@ -41,7 +43,9 @@ PIECES = st.sampled_from(
         "<a href='u2'>", '<a href="u3">', "<a class=q href = u4 >", "</a>", "<b>", "<li>", "<iframe>", "</iframe>",
         "<noscript>", "</noscript>", "<img alt='", "/", "!", "-", "\x00", "\x0b", "é", "<area href=z>", "<base ",
         "<meta ", "<br/>", "<xmp>", "</xmp>", "</SCRIPT ", "<Title>", '<li class="c">', "<link ",
-        '<a class="c" href="u5" id="i">', '<p title="', '<a href="u6" ', "<s>", "<strong ", "</>", '="',
+        '<a class="c" href="u5" id="i">', '<p title="', '<a href="u6" ', "<s>", "<strong ", "</>", '="', "<p=", "b='",
+        "<svgx>", "<scripty>", "<templates>", "<a ", "hreflang=de ", "rel=x ", "<A\nHREF='u7'", "<a href=''",
+        "<a name=n>", "<img alt='<a href=bad>'>", "a=b<c", "a='>'", '<a href="u8&amp;b" ', "<a href>", "<a href= u9>",
     ]
 )  # fmt: skip
 
@@ -101,13 +105,23 @@ MESSY: st.SearchStrategy[str] = st.deferred(
 """Pages as people write them: drawings, formulas and templates that are left open, or closed in odd ways."""
 
 
-def hrefs_of(markup: str) -> dict[str, bool]:
-    """What the scanner finds, as it is written."""
-    scan = Scan(markup.encode("utf-8", "surrogatepass").decode("latin-1"), 1000)
+def hrefs_of(markup: str, *, window: int = WINDOW) -> dict[str, bool]:
+    """What the scanner finds, as it is written, each with whether it may be followed."""
+    scan = Scan(markup.encode("utf-8", "surrogatepass").decode("latin-1"), 1000, window=window)
     for name, written in scan.tags():
-        if name in ("a", "area") and (href := attributes(from_octets(written)).get("href")) is not None:
-            scan.add(href)
+        values = attributes(from_octets(written))
+        if name in ("a", "area") and "href" in values:
+            scan.add(values["href"], is_followed="nofollow" not in values.get("rel", "").lower().split())
     return scan.hrefs
+
+
+def without_fragments(hrefs: Iterable[tuple[str, bool]]) -> dict[str, bool]:
+    """Hrefs without fragments; one is followed if one of its occurrences is."""
+    found: dict[str, bool] = {}
+    for href, is_followed in hrefs:
+        page = href.partition("#")[0]
+        found[page] = found.get(page, False) or is_followed
+    return found
 
 
 @ANY
@@ -137,6 +151,49 @@ def test_drawings_formulas_and_templates_are_read_as_a_parser_reads_them(pieces:
     wanted = {node.attributes["href"] for node in LexborHTMLParser(markup).css("a, area") if "href" in node.attributes}
 
     assert set(hrefs_of(markup)) == wanted
+
+
+GAPS = st.sampled_from([" ", "\n", "\t ", "  "])
+QUOTES = st.sampled_from(['"{}"', "'{}'", "{}"])
+VALUES = st.sampled_from(
+    ["u", "/a/b.html", "../c?d=1", "e#f", "#g", "h%20i", "j&amp;k=1", "é", "l;m", "n'", "mailto:o@p.org"]
+)
+RELS = st.sampled_from(["nofollow", "NoFollow", "noopener", "external nofollow", "nofollower", "next"])
+ATTRIBUTES = st.one_of(
+    st.builds("{}={}".format, st.sampled_from(["href", "HREF", "hReF"]), st.builds(str.format, QUOTES, VALUES)),
+    st.builds("{}={}".format, st.sampled_from(["rel", "REL"]), st.builds(str.format, QUOTES, RELS)),
+    st.sampled_from(
+        ["class=c", "ID='i'", 'title="a > b"', "download", "hreflang=de", "data-x='<a href=bad>'", "x = y", "/"]
+    ),
+)
+STYLED = st.lists(
+    st.builds(
+        "<{}{}{}>x</{}>".format,
+        st.sampled_from(["a", "A"]),
+        GAPS,
+        st.builds(str.join, GAPS, st.lists(ATTRIBUTES, min_size=1, max_size=4)),
+        st.sampled_from(["a", "A"]),
+    )
+    | st.sampled_from(["<p>x", "<LI CLASS='c'>", "<!-- <a href=no> -->", "<script>'<a href=no>'</script>", "a < b"]),
+    max_size=6,
+)
+
+
+@ANY
+@given(STYLED.map("".join), st.integers(0, 400), st.integers(300, 400))
+@example("<a rel=nofollow rel=x href=u><a href=v rel=x rel=nofollow>", 0, 300)
+def test_links_of_any_style_are_those_of_a_parser(markup: str, start: int, window: int) -> None:
+    """U12: also where the search is interrupted, which is never in a tag of ordinary length."""
+    page = f"<body>{'x' * start}{markup}"
+    nodes = LexborHTMLParser(page).css("a, area")
+    wanted = without_fragments(
+        (node.attributes["href"] or "", "nofollow" not in (node.attributes.get("rel") or "").lower().split())
+        for node in nodes
+        if "href" in node.attributes
+    )
+
+    assert without_fragments(hrefs_of(page).items()) == wanted
+    assert without_fragments(hrefs_of(page, window=window).items()) == wanted
 
 
 @pytest.mark.parametrize("href", ["a?id=#", "../é#", "#.html"])

@@ -1,7 +1,7 @@
 """Resolution of hrefs to absolute canonical URLs, cheap enough for pages with hundreds of links.
 
 Most links of a page were on the page before it, so hrefs are first looked up as written (`KnownHrefs`). Most others are
-canonical except for the host, which a pattern recognizes (`Joiner`).
+canonical except for the origin and the folder (`Joiner`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from itertools import islice
 
-from curtsy.core.message import Url, parse_url, without_blanks
+from curtsy.core.message import MAX_URL, Url, parse_url, without_blanks
 
 HREFS = 20_000
 """Hrefs cached per site."""
@@ -21,13 +21,16 @@ IN_ALL = 50_000
 SHORT = 500
 """Characters of an href and its URL together, from which on they are not cached."""
 
-# Targets that are canonical except for their origin or folder. Everything that parse_url() might change is excluded:
-# inner dot segments, escapes, ports, and hosts that may be addresses.
-_PLAIN = r"/(?!/|\.|.*/\.)[\w.~!$&'()*+,=:@/-]*+(?:\?[\w.~!$&'()*+,=:@/?-]++)?"
-_ROOTED = re.compile(_PLAIN, re.ASCII)
-_ABSOLUTE = re.compile(rf"https?://(?=[^/]{{1,253}}/)(?!-)(?:[a-z0-9_-]{{1,63}}\.)++[a-z]{{2,63}}{_PLAIN}", re.ASCII)
-_DOTTED = re.compile(r"(?!.*//)[\w.~/-]++", re.ASCII)
-_LONG = 2000
+# Characters that parse_url() keeps, and escapes that are canonical.
+_PLAIN = re.compile(r"(?:[A-Za-z0-9_.~!$&'()*+,;=:@/?-]++|%(?:[89A-F][0-9A-F]|2[0-9A-CF]))*+")
+# A host that is canonical and no address, and the beginning of a path.
+_ABSOLUTE = re.compile(r"https?://(?=[^/]{1,253}/)(?!-)(?:[a-z0-9_-]{1,63}\.)++[a-z]{2,63}/(?!/)")
+_UNSURE = frozenset(".?")
+LONG = 2000
+"""Characters of an href from which on it is always parsed."""
+
+FOLDERS = 100
+"""Folders, such as `../../`, that are cached for a page."""
 
 # An authority that must be mapped to ASCII, which takes 5 µs or more per character.
 _HOST = re.compile(r"(?:https?:[/\\]*+|[/\\]{2,}+)([^/\\?#]*+)", re.IGNORECASE)
@@ -65,54 +68,66 @@ class Joiner:
         """Characters of the base URL that links have copied, weighted by their cost."""
         self._foreign: set[str] = set()
         self._left = MOST_FOREIGN
-        self._folder: str | None = ""
-        """Path of the page's folder; None if it is not plain, empty if not computed yet."""
+        self._folders: dict[str, str] = {}
+        """URLs of folders by the relative paths that end with `./`, without it."""
+        self._long_folders: dict[str, str] = {}
+        """The same for those that are charged to links; empty if an href must be parsed as a whole."""
 
-    def join(self, href: str) -> str | None:
-        """Return the URL of an href; None if it leads to no page or is cut."""
-        page = href.partition("#")[0] if "#" in href else href
-        if len(page) < _LONG:
-            if _ROOTED.fullmatch(page):
-                return self._origin + page
-            if _ABSOLUTE.fullmatch(page):
-                return page
-            if page.startswith(_NO_PAGES):
-                return None
-            if not page and len(href) < _LONG:
-                return self._base.text
-            if _DOTTED.fullmatch(page):
-                folder = "" if page[0] == "/" else self._plain_folder()
-                if folder is not None:
-                    return self._in_folder(folder, page)
+    def join(self, href: str, is_plain: bool = False) -> str | None:
+        """Return the URL of an href; None if it leads to no page or is cut.
+
+        With `is_plain`, the caller has checked that it is short, and has only plain characters and no fragment.
+        """
+        page = href if is_plain or "#" not in href else href.partition("#")[0]
+        if is_plain or (len(href) < LONG and _PLAIN.fullmatch(page)):
+            if page[:1] == "/":
+                if page[1:2] != "/" and "/." not in page:
+                    return self._origin + page
+            elif ":" in page:
+                if _ABSOLUTE.match(page) and "/." not in page:
+                    return page
+            elif page:
+                dots, _, rest = page.rpartition("./")
+                is_sure = rest[:1] not in _UNSURE and "/." not in rest
+                if is_sure and (folder := self._folders.get(dots) or self._folder(dots)):
+                    return folder + rest
         return self._parsed(href, page)
 
-    def _in_folder(self, folder: str, page: str) -> str | None:
-        """Return the URL of a path relative to a folder of the base's origin."""
-        has_dots = page[0] == "." or "/." in page
-        if not self._lend(folder, _READ_AGAIN if has_dots else 1):
-            return None
-        return self._origin + (_resolved(folder + page) if has_dots else folder + page)
+    def _folder(self, dots: str) -> str:
+        """Return the URL of a relative path that ends with `./`, given without it.
+
+        It is empty if an href with that path must be parsed as a whole.
+        """
+        if dots not in self._long_folders and len(self._folders) + len(self._long_folders) < FOLDERS:
+            found = parse_url(f"{dots}./", self._base)
+            folder = found.text if isinstance(found, Url) else ""
+            if 0 < len(folder) <= _FREE:
+                self._folders[dots] = folder
+                return folder
+            self._long_folders[dots] = folder if len(folder) < MAX_URL - LONG else ""
+        folder = self._long_folders.get(dots, "")
+        return folder if folder and self._lend(len(folder) - len(dots)) else ""
 
     def _parsed(self, href: str, page: str) -> str | None:
         """Return the URL of any other href; `page` is the href without its fragment."""
-        if not page.startswith(_LASTING) and not self._lend(self._base.target, _READ_AGAIN):
+        if page.startswith(_NO_PAGES):
             return None
-        if not (href.isascii() and "%" not in href) and not self._is_affordable(href):
+        is_copied = not page.startswith(_LASTING)
+        if (is_copied and not self._lend(len(self._base.target), _READ_AGAIN)) or not self._is_affordable(href):
             self.cut += 1
             return None
         found = parse_url(href, self._base)
         return found.text if isinstance(found, Url) else None
 
-    def _lend(self, part: str, times: int) -> bool:
+    def _lend(self, length: int, times: int = 1) -> bool:
         """Charge a link for a part of the base URL; return False if the budget is exceeded."""
-        self._lent += times * max(0, len(part) - _FREE)
-        if self._lent <= MOST_LENT:
-            return True
-        self.cut += 1
-        return False
+        self._lent += times * max(0, length - _FREE)
+        return self._lent <= MOST_LENT
 
     def _is_affordable(self, href: str) -> bool:
         """Charge an href for its host if that is not ASCII; return False if the budget is exceeded."""
+        if href.isascii() and "%" not in href:
+            return True
         found = _HOST.match(without_blanks(href))
         if found is None or (found[1].isascii() and "%" not in found[1]) or found[1] in self._foreign:
             return True
@@ -121,27 +136,6 @@ class Joiner:
             return False
         self._foreign.add(found[1])
         return True
-
-    def _plain_folder(self) -> str | None:
-        if self._folder == "":
-            folder = self._base.target.partition("?")[0].rpartition("/")[0]
-            is_plain = not folder or (_ROOTED.fullmatch(folder) and "//" not in folder)
-            self._folder = f"{folder}/" if is_plain else None
-        return self._folder
-
-
-def _resolved(path: str) -> str:
-    """Return a path without dot segments (RFC 3986, 5.2.4)."""
-    segments: list[str] = []
-    parts = path.split("/")
-    for part in parts[1:]:
-        if part == "..":
-            del segments[-1:]
-        elif part != ".":
-            segments.append(part)
-    if parts[-1] in ("..", "."):
-        segments.append("")
-    return "/" + "/".join(segments)
 
 
 class KnownHrefs:

@@ -49,7 +49,7 @@ class Extract(msgspec.Struct, frozen=True):
     """Links that occur only with `rel=nofollow`."""
 
     fresh: dict[str, str]
-    """Hrefs that were not known, each with its link; the argument of `KnownHrefs.learn`."""
+    """Hrefs that were not known, most without fragment, each with its link; the argument of `KnownHrefs.learn`."""
 
     skipped: int
     """Number of hrefs without a link: other schemes, invalid URLs, and those cut for their cost."""
@@ -121,6 +121,7 @@ def extract(
         page.read(name, written)
     base = page.base or url
     joiner = Joiner(base)
+    join, odd = joiner.join, scan.odd
     site = {} if known is None else known.of(base.origin)
     links: dict[str, bool] = {}
     fresh: dict[str, str] = {}
@@ -128,7 +129,7 @@ def extract(
     for href, is_followed in scan.hrefs.items():
         link = site.get(href)
         if link is None:
-            link = joiner.join(href)
+            link = join(href, href not in odd)
             if link is None:
                 skipped += 1
                 continue
@@ -143,7 +144,7 @@ def extract(
     return Extract(
         title=page.title,
         links=tuple(links),
-        unfollowed=frozenset([link for link, is_followed in links.items() if not is_followed]),
+        unfollowed=frozenset(() if all(links.values()) else [link for link in links if not links[link]]),
         fresh=fresh,
         skipped=skipped,
         links_cut=cut,
@@ -162,6 +163,8 @@ class _Page:
         self._url = url
         self._scan = scan
         self._names = ("robots", agent.lower())
+        self._hints = (*self._names, "refresh", "tdm-reservation", "&")
+        """Words of which a meta tag that `_meta` reads has one."""
         self.title: str | None = None
         self.base: Url | None = None
         self.canonical: str | None = None
@@ -173,6 +176,8 @@ class _Page:
         if name == TITLE:
             if self.title is None:
                 self.title = " ".join(plain_text(from_octets(written)).split()) or None
+            return
+        if name == "meta" and not any(map(written.lower().__contains__, self._hints)):
             return
         values = attributes(written if written.isascii() else from_octets(written))
         if name == "meta":

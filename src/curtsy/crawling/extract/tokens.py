@@ -23,7 +23,7 @@ ENDS = r"(?=[/> \t\n\f\r])"
 RAW = "title|script|style|textarea|xmp|iframe|noembed|noframes"
 """Elements of HTML whose content has no markup."""
 
-COMMENT = r"!--(?:-?>|[^-]*+(?:-(?!-!?>)[^-]*+){0,999}+(?:--!?>|\Z))"
+COMMENT = r"!--(?:-?>|[^-]*+(?:-(?!-!?>)[^-]*+){0,999}+--!?>)"
 """Pattern of a comment, which ends at once, or at the first `-->` or `--!>`."""
 
 TITLE, SCRIPT = "title", "script"
@@ -38,6 +38,7 @@ STEP = 1 << 17
 """Characters searched for an ending at once, with a small overlap so that none is missed."""
 
 _ENDINGS = {name: re.compile(rf"</{name}{ENDS}", re.IGNORECASE) for name in RAW.split("|")}
+_NAME = re.compile(r"</?([A-Za-z][^/> \t\n\f\r]*+)")
 _COMMENT_END = re.compile("--!?>")
 _MORE = re.compile(ATTRIBUTES, re.VERBOSE)
 _SCRIPT = re.compile(rf"<(?:!--(-?>)?|/?script{ENDS})|-->", re.IGNORECASE)
@@ -67,6 +68,22 @@ def end_of_tag(text: str, place: int) -> int:
 def end_of_comment(text: str, place: int) -> int:
     """Return the position of a comment's ending; `place` is somewhere in the comment."""
     return _found(_COMMENT_END, text, place)
+
+
+def end_of_token(text: str, place: int) -> int:
+    """Return the end of a tag or comment that is too long for a pattern, or not complete; it begins at `place`.
+
+    The content of a raw element belongs to its start tag.
+    """
+    if text.startswith("<!--", place):
+        return end_of_comment(text, place + 4)
+    name = _NAME.match(text, place)
+    if name is None:
+        end = text.find(">", place)
+        return len(text) if end < 0 else end
+    end = end_of_tag(text, name.end())
+    raw = name[1].lower()
+    return end_of_raw(raw, text, end) if raw in _ENDINGS else end
 
 
 def end_of_raw(name: str, text: str, place: int) -> int:
@@ -130,6 +147,8 @@ def unescape(value: str) -> str:
 
     `&copy=` is kept, as in a query. Without a semicolon, a reference counts only if no letter, digit or `=` follows.
     """
+    if value.count("&") == value.count("&amp;"):
+        return value.replace("&amp;", "&").replace("\0", "\ufffd")
     return _REFERENCE.sub(_character, value).replace("\0", "\ufffd")
 
 
@@ -141,4 +160,4 @@ def _character(reference: re.Match[str]) -> str:
 
 def plain_text(inside: str) -> str:
     """Return the text of a title with its character references replaced."""
-    return html.unescape(_ENDLESS.sub("\ufffd", inside))
+    return html.unescape(_ENDLESS.sub("\ufffd", inside)) if "&" in inside else inside
