@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import os
 import shutil
@@ -108,8 +109,9 @@ def homes(folder: str) -> dict[str, str]:
     return dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), folder)
 
 
+@functools.cache
 def is_installed(name: str) -> bool:
-    """Return whether a peer is installed. A missing one is named and left out."""
+    """Return whether a program or module is installed. A missing one is named, once, and left out."""
     if shutil.which(name) or find_spec(name.replace("-", "_")):
         return True
     print(f"  {name} is not installed and is left out")

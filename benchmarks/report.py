@@ -111,10 +111,11 @@ def run(benchmark: str, doc: str | None, parts: Mapping[str, Callable[[Report], 
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"parts to run: {', '.join(parts)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="small sizes, to check that the benchmark runs")
+    parser.add_argument("--folder", type=Path, help="folder of the rows (default: build/benchmarks)")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(parts):
         parser.error(f"unknown part: {', '.join(sorted(unknown))}")
-    report = Report(benchmark, folder_for(options.quick), options.quick)
+    report = Report(benchmark, options.folder or folder_for(options.quick), options.quick)
     for name in options.parts or parts:
         parts[name](report)
 
