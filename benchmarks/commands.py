@@ -18,13 +18,17 @@ import time
 from pathlib import Path
 
 from benchmarks.crawlers import AGENT
-from benchmarks.limiter import EVERYTHING, admitting, settling
+from benchmarks.limiter import ANSWERED, EVERYTHING
 from benchmarks.measure import Heartbeat, cpu, homes, memory
 from benchmarks.report import Report, run
 from curtsy.client import AsyncClient, session_of
+from curtsy.core.admission import admit
 from curtsy.core.cache import Absent, Store, absorb
-from curtsy.core.message import Headers, Request, Response, Url, parse_url
+from curtsy.core.decision import Go
+from curtsy.core.host import Host
+from curtsy.core.message import Headers, Now, Request, Response, Url, parse_url
 from curtsy.core.record import FetchRecord
+from curtsy.core.settlement import settle
 from curtsy.engine.counters import Counters
 from curtsy.stores import open_store
 
@@ -63,19 +67,23 @@ def _run(words: list[str], folder: str) -> tuple[float, float]:
     return time.monotonic() - began, peak / 2**20
 
 
+def _request(host: Host | None, now: Now) -> tuple[Host, None]:
+    """Change a record as one request does: admitted, answered, settled."""
+    admitted, decision = admit(host, now, EVERYTHING, 0.5)
+    assert isinstance(decision, Go)
+    return settle(admitted, now, EVERYTHING, decision.lease, ANSWERED), None
+
+
 def status(report: Report) -> None:
     """Report the figures of `curtsy status` over a state file of many hosts."""
     count = 2_000 if report.is_quick else 1_000_000
     report.title(f"state of {count:,} hosts")
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= homes(folder)
-        store, step = open_store(fallback=False), admitting(EVERYTHING)
-        began = time.monotonic()
+        store, began = open_store(fallback=False), time.monotonic()
         for first in range(0, count, BATCH):
-            keys = [f"host:www.site-{number}.example.org" for number in range(first, min(first + BATCH, count))]
-            decisions = store.update_many([(key, step) for key in keys])
-            steps = [(key, settling(EVERYTHING, each.lease)) for key, each in zip(keys, decisions, strict=True)]
-            store.update_many(steps)
+            numbers = range(first, min(first + BATCH, count))
+            store.update_many([(f"host:site-{number}.org", _request) for number in numbers])
         store.close()
         report.add("written", time.monotonic() - began, "s")
         size = sum(file.stat().st_size for file in Path(folder).rglob("*.sqlite"))
