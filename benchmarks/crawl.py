@@ -3,7 +3,7 @@
     python -m benchmarks.crawl [PART ...] [--quick]
 
 "As it comes" is `acrawl(seeds, job="bench")`: host records in SQLite, the default cache, a job that can be resumed. Its
-peer is Scrapy with JOBDIR and HTTPCACHE. The site keeps the score by its own clock: pages per second are from the first
+peer is Scrapy with JOBDIR and HTTPCACHE. The site counts the requests by its own clock: pages per second are from the first
 request to the last. CPU and the peak of the memory are those of the crawler's processes, with their start. A peer that
 is not done in time is ended, and its speed is that of the pages until then. Broken rules are short gaps, repeated and
 forbidden requests, too many requests to a host at the same time, and missing pages.
@@ -155,11 +155,11 @@ def _broken(crawler: Crawler, score: Score, plan: Plan, was_cut: bool) -> int:
     return sum(found.values())
 
 
-class Race:
+class Comparison:
     """Crawlers that visit the same site in turns."""
 
     def __init__(self, report: Report, title: str, plan: Plan, in_flight: int, limit: float) -> None:
-        """Create a race. A peer has `limit` seconds."""
+        """Create a comparison. A peer has `limit` seconds."""
         report.title(title)
         self._report = report
         self._plan = plan
@@ -211,7 +211,7 @@ class Race:
 def single(report: Report) -> None:
     """Report the figures of one host without pauses."""
     size = 300 if report.is_quick else 5000
-    race = Race(report, f"one host, {size:,} pages, no pauses", Plan((size,), per_host=16), 16, 15)
+    comparison = Comparison(report, f"one host, {size:,} pages, no pauses", Plan((size,), per_host=16), 16, 15)
     crawlers = {
         "Scrapy": SCRAPY,
         JOBDIR: SCRAPY_JOB,
@@ -221,14 +221,14 @@ def single(report: Report) -> None:
         "memory and packed cache": Crawler("curtsy", {"store": "memory:", "cache": True}),
         "as it comes": DEFAULT,
     }
-    race.run(crawlers, 3)
-    race.over("memory", "Scrapy", 20)
-    race.over("SQLite", "Scrapy", 12)
-    race.over("memory and cache of files", "Scrapy")
-    race.over("memory and packed cache", "Scrapy")
-    race.over("as it comes", "Scrapy", 8)
-    race.over("as it comes", JOBDIR, 12)
-    race.peak(("memory", "SQLite", "as it comes"), 60)
+    comparison.run(crawlers, 3)
+    comparison.over("memory", "Scrapy", 20)
+    comparison.over("SQLite", "Scrapy", 12)
+    comparison.over("memory and cache of files", "Scrapy")
+    comparison.over("memory and packed cache", "Scrapy")
+    comparison.over("as it comes", "Scrapy", 8)
+    comparison.over("as it comes", JOBDIR, 12)
+    comparison.peak(("memory", "SQLite", "as it comes"), 60)
 
 
 def workers(report: Report) -> None:
@@ -238,40 +238,42 @@ def workers(report: Report) -> None:
     pages = 2 if report.is_quick else 30
     crawlers = {"1 worker": ON_REDIS, "2 workers": replace(ON_REDIS, workers=2)}
     for title, sizes in {"one host": (100 * pages,), "100 hosts": (pages,) * 100}.items():
-        race = Race(
+        comparison = Comparison(
             report, f"job on Redis, {title}, {100 * pages:,} pages, no pauses", Plan(sizes, per_host=16), 16, 15
         )
-        race.run(crawlers, 3)
-        race.over("2 workers", "1 worker", 1.7 if len(sizes) > 1 else None)
+        comparison.run(crawlers, 3)
+        comparison.over("2 workers", "1 worker", 1.7 if len(sizes) > 1 else None)
 
 
 def broad(report: Report) -> None:
     """Report the figures of many hosts with pauses."""
     hosts, pages = (50, 3) if report.is_quick else (500, 20)
     title = f"{hosts} hosts of {pages} pages, pauses of 1 s"
-    race = Race(report, title, Plan((pages,) * hosts, pause=1.0, latency=0.01), hosts, 30)
-    race.run({"Scrapy": SCRAPY, "memory": MEMORY, "as it comes": DEFAULT}, 1)
-    race.share("memory", 0.97)
-    race.share("as it comes", 0.97)
+    comparison = Comparison(report, title, Plan((pages,) * hosts, pause=1.0, latency=0.01), hosts, 30)
+    comparison.run({"Scrapy": SCRAPY, "memory": MEMORY, "as it comes": DEFAULT}, 1)
+    comparison.share("memory", 0.97)
+    comparison.share("as it comes", 0.97)
 
 
 def skewed(report: Report) -> None:
     """Report the figures of one large host among small ones, with pauses."""
     large, hosts, small = (10, 20, 2) if report.is_quick else (100, 499, 10)
     title = f"a host of {large} pages and {hosts} of {small}, pauses of 0.5 s"
-    race = Race(report, title, Plan((large, *(small,) * hosts), pause=0.5, latency=0.01), 64, 60)
-    race.run({"as it comes": DEFAULT}, 1)
-    race.share("as it comes", 0.97)
+    comparison = Comparison(report, title, Plan((large, *(small,) * hosts), pause=0.5, latency=0.01), 64, 60)
+    comparison.run({"as it comes": DEFAULT}, 1)
+    comparison.share("as it comes", 0.97)
 
 
 def new_hosts(report: Report) -> None:
     """Report the figures of many hosts with few pages each."""
     hosts = 200 if report.is_quick else 5000
-    race = Race(report, f"{hosts:,} new hosts of 2 pages, no pauses", Plan((2,) * hosts, latency=0.01), 64, 30)
-    race.run({"Scrapy": SCRAPY, JOBDIR: SCRAPY_JOB, "memory": MEMORY, "as it comes": DEFAULT}, 1)
-    race.over("memory", "Scrapy", 5)
-    race.over("as it comes", "Scrapy", 5)
-    race.over("as it comes", JOBDIR)
+    comparison = Comparison(
+        report, f"{hosts:,} new hosts of 2 pages, no pauses", Plan((2,) * hosts, latency=0.01), 64, 30
+    )
+    comparison.run({"Scrapy": SCRAPY, JOBDIR: SCRAPY_JOB, "memory": MEMORY, "as it comes": DEFAULT}, 1)
+    comparison.over("memory", "Scrapy", 5)
+    comparison.over("as it comes", "Scrapy", 5)
+    comparison.over("as it comes", JOBDIR)
 
 
 PARTS = {"single": single, "workers": workers, "broad": broad, "skewed": skewed, "new-hosts": new_hosts}

@@ -5,7 +5,7 @@
 A site in a process of its own answers with 20 KB pages of five real kinds. Every URL is new. curtsy has all checks on
 (robots.txt, gate, budget, breaker, statistics) and no pauses. "As it comes" is an `AsyncClient` without `store` and
 `cache`: SQLite, and the default cache. Figures are CPU time of the client's process with all its threads, until all
-pages are written. The contestants take turns in short rounds; a ratio is the median of the ratios of the rounds.
+pages are written. The candidates take turns in short rounds; a ratio is the median of the ratios of the rounds.
 
 Hits are of pages that were fetched before, in the order of that, from a cache larger than a client keeps in memory:
 each is read from its file. Scrapy's storage and policy are called without its downloader.
@@ -63,26 +63,26 @@ async def cost(fetch: Fetch, urls: list[str], at_once: int) -> tuple[float, floa
     return spent / len(urls) * 1e6, heart.longest * 1e3
 
 
-class Contest:
-    """Contestants that fetch in turns."""
+class Comparison:
+    """Candidates that fetch in turns."""
 
-    def __init__(self, contestants: dict[str, Fetch]) -> None:
-        self.contestants = contestants
-        self.costs: dict[str, list[float]] = {name: [] for name in contestants}
+    def __init__(self, candidates: dict[str, Fetch]) -> None:
+        self.candidates = candidates
+        self.costs: dict[str, list[float]] = {name: [] for name in candidates}
         """Microseconds of CPU time of one fetch, for each round."""
         self.stall = 0.0
         """Longest stall of curtsy in milliseconds."""
 
     async def round(self, urls_of: Callable[[], list[str]], at_once: int) -> None:
-        """Let each contestant fetch the URLs that `urls_of` returns for it."""
-        for name, fetch in self.contestants.items():
+        """Let each candidate fetch the URLs that `urls_of` returns for it."""
+        for name, fetch in self.candidates.items():
             spent, stall = await cost(fetch, urls_of(), at_once)
             self.costs[name].append(spent)
             if name.startswith("curtsy"):
                 self.stall = max(self.stall, stall)
 
     def report(self, report: Report, unit: str) -> None:
-        """Report the costs of all contestants, and the stall of ours."""
+        """Report the costs of all candidates, and the stall of ours."""
         for name, costs in self.costs.items():
             report.add(f"{name}, CPU a {unit}", costs, "µs")
         report.add("longest stall of curtsy", self.stall, "ms", at_most=50)
@@ -113,7 +113,7 @@ async def compare(report: Report, site: str, at_once: int, count: int, rounds: i
         client(cache=False) as sqlite,
         client() as default,
     ):
-        contest = Contest(
+        comparison = Comparison(
             {
                 "aiohttp": bare,
                 "curtsy in memory": memory.fetch,
@@ -126,13 +126,13 @@ async def compare(report: Report, site: str, at_once: int, count: int, rounds: i
         def new() -> list[str]:
             return [f"{site}new/{next(number)}" for _ in range(count)]
 
-        for fetch in contest.contestants.values():
+        for fetch in comparison.candidates.values():
             await cost(fetch, new()[:16], at_once)  # opens connections and files
         for _ in range(rounds):
-            await contest.round(new, at_once)
-    contest.report(report, "fetch")
+            await comparison.round(new, at_once)
+    comparison.report(report, "fetch")
     for name, goal in {"curtsy in memory": 1.0, "curtsy, SQLite": 1.3, AS_IT_COMES: 2.0}.items():
-        found = ratios(contest.costs[name], contest.costs["aiohttp"])
+        found = ratios(comparison.costs[name], comparison.costs["aiohttp"])
         report.add(f"{name}, over bare aiohttp", found, "x", at_most=goal)
 
 
@@ -219,21 +219,21 @@ async def compare_hits(report: Report, site: str, folder: Path, pages: int, roun
     async with AsyncExitStack() as stack:
         files = await stack.enter_async_context(client(store="memory:", cache=str(folder / "pages")))
         default = await stack.enter_async_context(client())
-        contestants: dict[str, Fetch] = {"curtsy, cache of files": files.fetch, AS_IT_COMES: default.fetch}
+        candidates: dict[str, Fetch] = {"curtsy, cache of files": files.fetch, AS_IT_COMES: default.fetch}
         for name, opened in PEERS.items():
             if is_installed(name):
-                contestants |= await opened(stack, folder)
-        for fetch in contestants.values():
+                candidates |= await opened(stack, folder)
+        for fetch in candidates.values():
             await cost(fetch, urls, 16)  # fills the cache
-        contest = Contest(contestants)
+        comparison = Comparison(candidates)
         for number in range(rounds):
             chosen = urls[number * HITS % pages :][:HITS]
-            await contest.round(chosen.copy, 1)
-    contest.report(report, "hit")
-    for name, costs in contest.costs.items():
+            await comparison.round(chosen.copy, 1)
+    comparison.report(report, "hit")
+    for name, costs in comparison.costs.items():
         if not name.startswith("curtsy"):
             goal = None if name == NOT_DEFAULT else 5
-            report.add(f"{name}, over {AS_IT_COMES}", ratios(costs, contest.costs[AS_IT_COMES]), "x", at_least=goal)
+            report.add(f"{name}, over {AS_IT_COMES}", ratios(costs, comparison.costs[AS_IT_COMES]), "x", at_least=goal)
 
 
 def hits(report: Report) -> None:

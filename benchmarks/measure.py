@@ -73,11 +73,11 @@ def cpu(work: Callable[[], object], count: int) -> float:
     return (time.process_time() - began) / count * 1e6
 
 
-def alternate(contestants: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Return the figures of all rounds. The contestants take turns, so that they share the load of the machine."""
-    found: dict[str, list[float]] = {name: [] for name in contestants}
+def alternate(candidates: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Return the figures of all rounds. The candidates take turns, so that they share the load of the machine."""
+    found: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(rounds):
-        for name, measured in contestants.items():
+        for name, measured in candidates.items():
             found[name].append(measured())
     return found
 

@@ -1,4 +1,4 @@
-"""Site: many hosts on loopback, served from memory by a process of its own, which keeps the score of its visitors.
+"""Site: many hosts on loopback, served from memory by a process of its own, which counts the requests of its visitors.
 
 Each host is an address of its own in 127.0.0.0/8, all on one port, so that every crawler finds them without a resolver.
 Pages are of five real kinds (`pages.py`), about 20 KB each, and every page has the same number of different links: its
@@ -201,7 +201,7 @@ class Hosts:
         return self._rules if asked == b"/robots.txt" else self._absent
 
     async def serve(self, control: Connection) -> None:
-        """Listen at every address on one port, report the port, and report the score when the other side hangs up."""
+        """Listen at every address on one port, report the port, and report the score when asked."""
         loop = asyncio.get_running_loop()
         closing = asyncio.Event()
         port = 0
@@ -219,7 +219,7 @@ class Hosts:
 
 
 def serve(plan: Plan, control: Connection) -> None:
-    """Serve a site until its control connection says otherwise."""
+    """Serve a site until the other end of the control connection sends a message."""
     with asyncio.Runner(loop_factory=event_loop()) as runner:
         runner.run(Hosts(plan).serve(control))
 
