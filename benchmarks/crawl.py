@@ -3,10 +3,10 @@
     python -m benchmarks.crawl [PART ...] [--quick]
 
 "As it comes" is `acrawl(seeds, job="bench")`: host records in SQLite, the default cache, a job that can be resumed. Its
-peer is Scrapy with JOBDIR and HTTPCACHE. The site counts the requests by its own clock: pages per second are from the first
-request to the last. CPU and the peak of the memory are those of the crawler's processes, with their start. A peer that
-is not done in time is ended, and its speed is that of the pages until then. Broken rules are short gaps, repeated and
-forbidden requests, too many requests to a host at the same time, and missing pages.
+peer is Scrapy with JOBDIR and HTTPCACHE. The site counts the requests by its own clock: pages per second are from the
+first request to the last. CPU and the peak of the memory are those of the crawler's processes, with their start. A peer
+that is not done in time is ended, and its speed is that of the pages until then. Broken rules are short gaps, repeated
+and forbidden requests, too many requests to a host at the same time, and missing pages.
 """
 
 from __future__ import annotations

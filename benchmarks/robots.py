@@ -165,8 +165,8 @@ def matching(report: Report) -> None:
             report.add(parser.name, found, "µs", at_most=goal if parser.name == "curtsy" else None)
 
 
-def _hostile(parser: Parser, text: str, url: str, told: Any) -> None:
-    told.send(repeated(lambda: parser.ask(parser.read(text), url), budget=PATIENCE / 4, most=5))
+def _hostile(parser: Parser, text: str, url: str, sender: Any) -> None:
+    sender.send(repeated(lambda: parser.ask(parser.read(text), url), budget=PATIENCE / 4, most=5))
 
 
 def hostile(report: Report) -> None:
