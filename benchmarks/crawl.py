@@ -1,253 +1,282 @@
-"""Crawls beside Scrapy, Crawlee, wget and a bare loop: the same site on loopback, the same manners, in the same run.
+"""Crawls: curtsy as it comes and in faster configurations, beside Scrapy, over the same site on loopback.
 
-    python benchmarks/crawl.py [--only a,b] [--peers scrapy,crawlee] [--quick]
+    python -m benchmarks.crawl [PART ...] [--quick]
 
-The site keeps the score, by its own clock at receipt. Pages a second, and their share of what the pauses allow, are
-from the site's first request to its last; CPU and the most memory are those of the crawler's process, start included.
-Figures do not count when a gap was short, when something was asked for that is forbidden, had been handed out or lies
-inside a Retry-After, or when more was in flight to a host than was agreed. Slow peers are ended when their time is
-over, and show what they reached till then. `waited` is the share of its time that a crawler waited for a core. All
-cases take about ten minutes; figures to reach are for a machine that does nothing else.
+"As it comes" is `acrawl(seeds, job="bench")`: host records in SQLite, the default cache, a job that can be resumed. Its
+peer is Scrapy with JOBDIR and HTTPCACHE. The site counts the requests by its own clock: pages per second are from the
+first request to the last. CPU and the peak of the memory are those of the crawler's processes, with their start. A peer
+that is not done in time is ended, and its speed is that of the pages until then. Broken rules are short gaps, repeated
+and forbidden requests, too many requests to a host at the same time, and missing pages.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
-import shutil
+import subprocess
 import sys
-from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
-from pathlib import Path
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import IO, Any
 
-sys.path[0] = str(Path(__file__).parents[1])  # not this folder, whose robots.py and cache.py would hide others' modules
+from benchmarks.crawlers import Job
+from benchmarks.measure import homes, is_installed, memory, ratios, redis_server
+from benchmarks.report import ROOT, Report, run
+from benchmarks.site import Plan, Score, Site
 
-from benchmarks.crawling.race import Result, race  # noqa: E402
-from benchmarks.crawling.score import Plan  # noqa: E402
+JOBDIR = "Scrapy with JOBDIR and HTTPCACHE"
+LOOK = 0.05
+"""Seconds between two looks at the memory of a crawler."""
 
-PEERS = {"scrapy": "scrapy", "crawlee": "crawlee", "wget": "", "bare": "selectolax"}
-"""Whom we measure besides curtsy, and the module that each needs."""
-
-QUIET = 0.1
-"""The share of its time that a crawler may have waited for a core; above it, the machine was busy."""
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """A figure to reach: at least, or at most."""
-
-    what: str
-    least: float | None = None
-    most: float | None = None
+LIMIT = 60.0
+"""Maximum seconds of a crawl of ours beyond its pauses."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """One crawl that all are sent on."""
+class Crawler:
+    """A crawler and its configuration."""
 
-    title: str
-    plan: Plan
-    in_flight: int
-    limit: float
-    """Seconds after which a peer is ended."""
+    program: str
+    options: Mapping[str, Any]
+    """Arguments of `acrawl()`, or settings of Scrapy."""
 
-    peers: tuple[str, ...] = ("scrapy", "crawlee")
-    """Scrapy first, for the others' ratio to it."""
+    workers: int = 1
+    """Processes that work on the same job."""
 
-    goals: tuple[Goal, ...] = field(default=())
+    is_shared: bool = False
+    """True if the job is on a Redis server."""
 
-
-CASES = {
-    "a": Case(
-        "one host, 5,000 pages, no pauses",
-        Plan((5000,), per_host=16),
-        in_flight=16,
-        limit=90,
-        peers=("scrapy", "crawlee", "wget", "bare"),
-        goals=(Goal("x Scrapy", least=12), Goal("MB", most=60)),
-    ),
-    "b": Case(
-        "500 hosts of 20 pages, 1 s between requests to a host",
-        Plan((20,) * 500, pause=1.0, latency=0.01),
-        in_flight=500,
-        limit=60,
-        goals=(Goal("of bound", least=0.96), Goal("ms CPU/page", most=0.5)),
-    ),
-    "c": Case(
-        "one host of 200 pages before 499 of 20, 0.5 s between requests to a host, 64 in flight",
-        Plan((200, *(20,) * 499), pause=0.5, latency=0.01),
-        in_flight=64,
-        limit=150,
-        peers=("scrapy",),
-        goals=(Goal("of bound", least=0.97),),
-    ),
-    "d": Case(
-        "50 hosts of 10 pages that answer 429, Retry-After: 2, above 2 requests a second; no pauses",
-        Plan((10,) * 50, latency=0.01, most_per_second=2),
-        in_flight=64,
-        limit=120,
-        goals=(Goal("pages", least=500), Goal("inside", most=0)),
-    ),
-    "e": Case(
-        "5,000 new hosts of 2 pages, no pauses",
-        Plan((2,) * 5000, latency=0.01),
-        in_flight=64,
-        limit=45,
-        peers=("scrapy",),
-        goals=(Goal("x Scrapy", least=5),),
-    ),
-}
-"""(f), the frontier by itself, is `benchmarks/frontier.py`. The CPU a polite page of (e) is that of (b)."""
+    @property
+    def is_ours(self) -> bool:
+        """Return whether it is curtsy."""
+        return self.program == "curtsy"
 
 
-def quick(case: Case) -> Case:
-    """The same with a tenth of the hosts, or of the pages of the only one, and a quarter of the pauses."""
-    sizes = case.plan.sizes
-    fewer = (sizes[0] // 10,) if len(sizes) == 1 else sizes[: len(sizes) // 10]
-    goals = tuple(replace(goal, least=sum(fewer)) if goal.what == "pages" else goal for goal in case.goals)
-    plan = replace(case.plan, sizes=fewer, pause=case.plan.pause / 4)
-    return replace(case, title=f"a tenth of: {case.title}", plan=plan, limit=case.limit / 4, goals=goals)
+MEMORY = Crawler("curtsy", {"store": "memory:", "cache": False})
+DEFAULT = Crawler("curtsy", {"job": "bench"})
+ON_REDIS = Crawler("curtsy", {"job": "bench"}, is_shared=True)
+SCRAPY = Crawler("scrapy", {})
+SCRAPY_JOB = Crawler("scrapy", {"JOBDIR": "job", "HTTPCACHE_ENABLED": True})
 
 
-def faults(result: Result, plan: Plan) -> list[str]:
-    """Why the figures do not count; empty if they do."""
-    score = result.score
-    counted = {
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Score and cost of one crawl."""
+
+    score: Score
+    cpu: float
+    """CPU milliseconds of all its processes for a page."""
+
+    peak: float
+    """Largest memory of one of its processes, in MB."""
+
+    stall: float
+    """Longest stall of an event loop in milliseconds; 0 if unknown."""
+
+    broken: int
+    """Number of broken rules."""
+
+
+def crawl(crawler: Crawler, plan: Plan, in_flight: int, limit: float) -> Result:
+    """Let a crawler visit a new site, for `limit` seconds at most."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
+        with Site(plan) as site, redis_server() if crawler.is_shared else nullcontext() as store:
+            options = dict(crawler.options) | ({} if store is None else {"store": store})
+            job = Job(site.seeds, plan.pause, plan.per_host, in_flight, options)
+            processes = [_start(crawler.program, job, folder, errors) for _ in range(crawler.workers)]
+            cpu, peak, was_cut = _watch(processes, limit)
+        said = [process.communicate()[0] for process in processes]
+        score = site.score
+        if was_cut:
+            print(f"  {crawler.program}: ended after {limit:.0f} s and {score.pages:,} of {plan.pages:,} pages")
+        elif any(process.returncode for process in processes):
+            errors.seek(0)
+            raise RuntimeError(f"{crawler.program} failed: {errors.read().strip()[-2000:]}")
+    stalls = [0.0] if was_cut or not crawler.is_ours else [json.loads(each)["stall"] for each in said]
+    broken = _broken(crawler, score, plan, was_cut)
+    return Result(score, cpu / max(score.pages, 1) * 1e3, peak / 2**20, max(stalls) * 1e3, broken)
+
+
+def _start(program: str, job: Job, folder: str, errors: IO[str]) -> subprocess.Popen[str]:
+    """Start a crawler in an empty folder, which is also its home."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.crawlers", program],
+        cwd=folder,
+        env=os.environ | homes(folder) | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write(job.packed())
+    process.stdin.flush()
+    process.stdin.close()
+    process.stdin = None
+    return process
+
+
+def _watch(processes: list[subprocess.Popen[str]], limit: float) -> tuple[float, float, bool]:
+    """Wait for the processes; return their CPU seconds, the largest memory of one, and whether they were ended."""
+    running, ends = list(processes), time.monotonic() + limit
+    cpu, peak, was_cut = 0.0, 0.0, False
+    while running:
+        # Not ru_maxrss: that of a child begins with the memory of its parent.
+        peak = max(peak, *(memory("VmHWM", process.pid) for process in running))
+        if time.monotonic() > ends and not was_cut:
+            was_cut = True
+            for process in running:
+                process.kill()
+        for process in list(running):
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                process.returncode = os.waitstatus_to_exitcode(status)
+                cpu += usage.ru_utime + usage.ru_stime
+                running.remove(process)
+        time.sleep(LOOK)
+    return cpu, peak, was_cut
+
+
+def _broken(crawler: Crawler, score: Score, plan: Plan, was_cut: bool) -> int:
+    """Count the broken rules, and print them."""
+    counts = {
         "short gaps": score.short,
-        "forbidden": score.forbidden,
-        "repeated": score.repeated,
-        "inside a Retry-After": score.inside,
-        "at once to a host": score.at_once if score.at_once > plan.per_host else 0,
+        "forbidden requests": score.forbidden,
+        "repeated requests": score.repeated,
+        "requests to a host at the same time": score.at_once if score.at_once > plan.per_host * crawler.workers else 0,
+        "missing pages": 0 if was_cut else plan.pages - score.pages,
     }
-    found = [f"{count:,} {what}" for what, count in counted.items() if count]
-    if score.pages < plan.pages and not result.was_cut:
-        found.append(f"only {score.pages:,} of {plan.pages:,} pages")
-    return found
+    found = {what: count for what, count in counts.items() if count}
+    if found:
+        print(f"  {crawler.program} {dict(crawler.options)}: {found}")
+    return sum(found.values())
 
 
-def is_disturbed(result: Result | None) -> bool:
-    """Whether the machine had something else to do meanwhile."""
-    return result is not None and result.waited > QUIET * result.wall
+class Comparison:
+    """Crawlers that visit the same site in turns."""
 
+    def __init__(self, report: Report, title: str, plan: Plan, in_flight: int, limit: float) -> None:
+        """Create a comparison. A peer has `limit` seconds."""
+        report.title(title)
+        self._report = report
+        self._plan = plan
+        self._in_flight = in_flight
+        self._limit = limit
+        self._results: dict[str, list[Result]] = {}
 
-def figures(result: Result, plan: Plan, scrapy: Result | None) -> dict[str, float]:
-    """The figures of a crawl that can be told; the columns of its row."""
-    score = result.score
-    speed = score.pages / score.span if score.span else 0.0
-    found: dict[str, float] = {"pages": score.pages, "pages/s": speed}
-    if scrapy is not None and scrapy.score.pages:
-        found["x Scrapy"] = speed * scrapy.score.span / scrapy.score.pages
-    if plan.pause:
-        found["of bound"] = speed * plan.bound / plan.pages  # of one that was ended: so far
-        found["least gap"] = score.gap
-    found["ms CPU/page"] = result.cpu / max(score.pages, 1) * 1e3
-    found["MB"] = result.peak
-    found["wall s"] = result.wall
-    found["in flight"] = score.in_flight
-    if plan.most_per_second is not None:
-        found["inside"] = score.inside
-    found["site busy"] = score.busy
-    found["waited"] = result.waited / result.wall
-    return found
+    def run(self, crawlers: Mapping[str, Crawler], rounds: int) -> None:
+        """Run all crawlers in each round, and report their figures."""
+        has_scrapy = is_installed("scrapy")
+        chosen = {name: crawler for name, crawler in crawlers.items() if crawler.is_ours or has_scrapy}
+        self._results = {name: [] for name in chosen}
+        for _ in range(1 if self._report.is_quick else rounds):
+            for name, crawler in chosen.items():
+                limit = LIMIT + 2 * self._plan.bound if crawler.is_ours else self._limit
+                self._results[name].append(crawl(crawler, self._plan, self._in_flight, limit))
+        for name, found in self._results.items():
+            self._report.add(f"{name}, speed", [each.score.speed for each in found], "pages/s")
+            self._report.add(f"{name}, CPU a page", [each.cpu for each in found], "ms")
+            self._report.add(f"{name}, peak of the memory", [each.peak for each in found], "MB")
+            if chosen[name].is_ours:
+                self._report.add(f"{name}, longest stall", [each.stall for each in found], "ms")
+        mine = [each for name, found in self._results.items() if chosen[name].is_ours for each in found]
+        self._report.add("longest stall of all", max(each.stall for each in mine), "ms", at_most=50)
+        self._report.add("broken rules of all", sum(each.broken for each in mine), "rules", at_most=0)
 
+    def over(self, name: str, base: str, at_least: float | None = None) -> None:
+        """Report how many times as fast one crawler is as another, if both took part."""
+        if name in self._results and base in self._results:
+            found = ratios(self._speeds(name), self._speeds(base))
+            self._report.add(f"{name} over {base}", found, "x", at_least=at_least)
 
-WIDTHS = {
-    "pages": "10,.0f",
-    "pages/s": "10,.0f",
-    "MB": "8.0f",
-    "wall s": "8.1f",
-    "in flight": "11,.0f",
-    "inside": "8,.0f",
-}
-
-
-def cell(name: str, figure: float) -> str:
-    """One figure in its column."""
-    return f"{figure:{WIDTHS.get(name, f'{len(name) + 3}.2f')}}"
-
-
-def row(name: str, case: Case, result: Result, scrapy: Result | None) -> str:
-    """One crawler's line of the table."""
-    line = f"  {name:<10}" + "".join(cell(*each) for each in figures(result, case.plan, scrapy).items())
-    remarks = []
-    if result.failure:
-        remarks.append(f"FAILED: {result.failure}")
-    if result.was_cut:
-        remarks.append(f"ended after {case.limit:.0f} s, before its {case.plan.pages:,} pages")
-    if is_disturbed(result):
-        remarks.append("the machine was busy")
-    if wrong := faults(result, case.plan):
-        remarks.append(f"does not count: {', '.join(wrong)}")
-    return line + "   " + "; ".join(remarks)
-
-
-def verdicts(case: Case, result: Result, scrapy: Result | None) -> list[tuple[str, bool]]:
-    """What curtsy was to reach, and whether it did."""
-    known = figures(result, case.plan, scrapy)
-    aside = " (on a busy machine)" if is_disturbed(result) or is_disturbed(scrapy) else ""
-    is_fair = not faults(result, case.plan) and not result.failure and not result.was_cut
-    found = []
-    for goal in case.goals:
-        if goal.what not in known:
-            found.append((f"{goal.what}: not known without Scrapy", True))
-            continue
-        figure = known[goal.what]
-        if goal.least is not None:
-            is_reached, wanted = figure >= goal.least, f"at least {goal.least:g}"
-        else:
-            is_reached, wanted = goal.most is None or figure <= goal.most, f"at most {goal.most:g}"
-        word = "reached" if is_reached and is_fair else "MISSED" if is_fair else "MISSED, does not count"
-        found.append(
-            (f"{goal.what}: {cell(goal.what, figure).strip()}, {wanted}: {word}{aside}", is_reached and is_fair)
+    def share(self, name: str, at_least: float) -> None:
+        """Report the share of the speed that the pauses allow."""
+        bound = self._plan.pages / self._plan.bound
+        self._report.add(
+            f"{name}, share of the bound", [each / bound for each in self._speeds(name)], "", at_least=at_least
         )
-    return found
+
+    def peak(self, names: tuple[str, ...], at_most: float) -> None:
+        """Report the largest memory of these crawlers."""
+        found = [each.peak for name in names for each in self._results[name]]
+        self._report.add(f"largest memory of {', '.join(names)}", max(found), "MB", at_most=at_most)
+
+    def _speeds(self, name: str) -> list[float]:
+        return [each.score.speed for each in self._results[name]]
 
 
-def available(names: list[str]) -> list[str]:
-    """Those of the peers that are there."""
-    found = []
-    for name in names:
-        if shutil.which(name) if name == "wget" else find_spec(PEERS[name]):
-            found.append(name)
-        else:
-            print(f"{name} is left out: it is not installed (make bench installs all but wget)")
-    return found
+def single(report: Report) -> None:
+    """Report the figures of one host without pauses."""
+    size = 300 if report.is_quick else 5000
+    comparison = Comparison(report, f"one host, {size:,} pages, no pauses", Plan((size,), per_host=16), 16, 15)
+    crawlers = {
+        "Scrapy": SCRAPY,
+        JOBDIR: SCRAPY_JOB,
+        "memory": MEMORY,
+        "SQLite": Crawler("curtsy", {"cache": False}),
+        "memory and cache of files": Crawler("curtsy", {"store": "memory:", "cache": "pages"}),
+        "memory and packed cache": Crawler("curtsy", {"store": "memory:", "cache": True}),
+        "as it comes": DEFAULT,
+    }
+    comparison.run(crawlers, 3)
+    comparison.over("memory", "Scrapy", 20)
+    comparison.over("SQLite", "Scrapy", 12)
+    comparison.over("memory and cache of files", "Scrapy")
+    comparison.over("memory and packed cache", "Scrapy")
+    comparison.over("as it comes", "Scrapy", 8)
+    comparison.over("as it comes", JOBDIR, 12)
+    comparison.peak(("memory", "SQLite", "as it comes"), 60)
 
 
-def show(letter: str, case: Case, peers: list[str]) -> bool:
-    """Run one case, print its table, and say whether curtsy reached what it should."""
-    bound = f"; the pauses alone take {case.plan.bound:.0f} s" if case.plan.pause else ""
-    print(f"\n({letter}) {case.title}{bound}. Load before: {os.getloadavg()[0]:.2f}", flush=True)
-    scrapy: Result | None = None
-    for number, name in enumerate([*(name for name in case.peers if name in peers), "curtsy"]):
-        result = race(name, case.plan, case.in_flight, case.limit)
-        if name == "scrapy":
-            scrapy = result
-        if number == 0:
-            heads = figures(result, case.plan, scrapy)
-            print(f"  {'':<10}" + "".join(f"{head:>{len(cell(head, 0.0))}}" for head in heads))
-        print(row(name, case, result, scrapy), flush=True)
-    told = verdicts(case, result, scrapy)
-    for line, _ in told:
-        print(f"  curtsy, {line}", flush=True)
-    return all(is_reached for _, is_reached in told)
+def workers(report: Report) -> None:
+    """Report the figures of a job on Redis with one process and with two."""
+    if not (is_installed("redis-server") and is_installed("redis")):
+        return
+    pages = 2 if report.is_quick else 30
+    crawlers = {"1 worker": ON_REDIS, "2 workers": replace(ON_REDIS, workers=2)}
+    for title, sizes in {"one host": (100 * pages,), "100 hosts": (pages,) * 100}.items():
+        comparison = Comparison(
+            report, f"job on Redis, {title}, {100 * pages:,} pages, no pauses", Plan(sizes, per_host=16), 16, 15
+        )
+        comparison.run(crawlers, 3)
+        comparison.over("2 workers", "1 worker", 1.7 if len(sizes) > 1 else None)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default=",".join(CASES), help="the cases to run, such as a,b")
-    parser.add_argument("--peers", default=",".join(PEERS), help="the peers to run beside curtsy, such as scrapy")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the size, to see that it runs")
-    given = parser.parse_args()
-    chosen, peers = given.only.split(","), [name for name in given.peers.split(",") if name]
-    if unknown := [*(set(chosen) - set(CASES)), *(set(peers) - set(PEERS))]:
-        parser.error(f"unknown: {', '.join(unknown)}. Cases are {', '.join(CASES)}; peers are {', '.join(PEERS)}.")
-    print(f"Crawls; Python {sys.version.split()[0]}, {os.cpu_count()} cores")
-    peers = available(peers)
-    reached = [show(each, quick(CASES[each]) if given.quick else CASES[each], peers) for each in chosen]
-    if not all(reached):
-        sys.exit(1)
+def broad(report: Report) -> None:
+    """Report the figures of many hosts with pauses."""
+    hosts, pages = (50, 3) if report.is_quick else (500, 20)
+    title = f"{hosts} hosts of {pages} pages, pauses of 1 s"
+    comparison = Comparison(report, title, Plan((pages,) * hosts, pause=1.0, latency=0.01), hosts, 30)
+    comparison.run({"Scrapy": SCRAPY, "memory": MEMORY, "as it comes": DEFAULT}, 1)
+    comparison.share("memory", 0.97)
+    comparison.share("as it comes", 0.97)
 
+
+def skewed(report: Report) -> None:
+    """Report the figures of one large host among small ones, with pauses."""
+    large, hosts, small = (10, 20, 2) if report.is_quick else (100, 499, 10)
+    title = f"a host of {large} pages and {hosts} of {small}, pauses of 0.5 s"
+    comparison = Comparison(report, title, Plan((large, *(small,) * hosts), pause=0.5, latency=0.01), 64, 60)
+    comparison.run({"as it comes": DEFAULT}, 1)
+    comparison.share("as it comes", 0.97)
+
+
+def new_hosts(report: Report) -> None:
+    """Report the figures of many hosts with few pages each."""
+    hosts = 200 if report.is_quick else 5000
+    comparison = Comparison(
+        report, f"{hosts:,} new hosts of 2 pages, no pauses", Plan((2,) * hosts, latency=0.01), 64, 30
+    )
+    comparison.run({"Scrapy": SCRAPY, JOBDIR: SCRAPY_JOB, "memory": MEMORY, "as it comes": DEFAULT}, 1)
+    comparison.over("memory", "Scrapy", 5)
+    comparison.over("as it comes", "Scrapy", 5)
+    comparison.over("as it comes", JOBDIR)
+
+
+PARTS = {"single": single, "workers": workers, "broad": broad, "skewed": skewed, "new-hosts": new_hosts}
 
 if __name__ == "__main__":
-    main()
+    run("crawl", __doc__, PARTS)

@@ -1,423 +1,254 @@
-"""What politeness costs: the CPU of a fetch over bare aiohttp, and of a cache hit over other caches, in one run.
+"""Fetches: the CPU time of a polite fetch over bare aiohttp, and of a cache hit over other caches, in the same run.
 
-    python benchmarks/fetch.py [--quick]
+    python -m benchmarks.fetch [PART ...] [--quick]
 
-A site in a process of its own answers with 20 KB pages, real ones: what `pydoc` writes of the standard library. curtsy
-has all manners on (robots.txt, gate, budget, breaker, statistics) and its pauses off; the store is memory, the cache is
-on where it is measured. Figures are CPU time of the client's process, with all its threads, until what was fetched is
-written. Whoever is compared takes turns in short rounds: what else the machine does is then the same for all of them.
-Shown is the best round of each, and as the ratio the median of those of the single rounds. (The best of one over the
-best of another would not do: to wake the site takes longer in one round than in the next, by a tenth of it all.)
+A site in a process of its own answers with 20 KB pages of five real kinds. Every URL is new. curtsy has all checks on
+(robots.txt, gate, budget, breaker, statistics) and no pauses. "As it comes" is an `AsyncClient` without `store` and
+`cache`: SQLite, and the default cache. Figures are CPU time of the client's process with all its threads, until all
+pages are written. The candidates take turns in short rounds; a ratio is the median of the ratios of the rounds.
 
-The cost of the cache (every page stored; every page still good, 304) is over our own client without one, fetching the
-same pages. Answered by 304 are once more pages than are held in memory, so that they are read from the disk and
-checked, and once fewer. They are kept where TMPDIR says: a disk's file system has a share in the figures for files. How
-large it is shows beside them: what it takes at least to fetch a page, to hash it and to write its two files by hand; or
-to compress it, to hash that and to write it to a SQLite file, 64 pages at a time.
+Hits are of pages that were fetched before, in the order of that, from a cache larger than a client keeps in memory:
+each is read from its file. Scrapy's storage and policy are called without its downloader.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import functools
-import hashlib
-import multiprocessing
+import itertools
 import os
-import pydoc
-import sqlite3
-import sys
 import tempfile
 import time
-import zlib
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from email.utils import formatdate
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import zstandard
 
-from curtsy.cache import packed_file
-from curtsy.cache.disk import DiskCache
-from curtsy.cache.keys import PageCache
-from curtsy.cache.packed import DELAY, PackedCache
+from benchmarks.crawlers import AGENT
+from benchmarks.measure import Heartbeat, homes, is_installed, ratios
+from benchmarks.report import Report, run
+from benchmarks.site import Plan, Site
 from curtsy.client import AsyncClient
-from curtsy.core.result import FetchResult
-from curtsy.stores.memory import MemoryStore
 
-SIZE = 20_000
-MODULES = ("asyncio.events", "email.message", "http.client", "json", "logging", "socket", "ssl", "typing")
-AGENT = "CurtsyBench/1.0 (+https://curtsy.example/)"
-missed: list[str] = []
+HITS = 200
+"""Hits of a round."""
 
+WRITTEN = 0.2
+"""Seconds after which a client has written its pages; no CPU time passes while it waits."""
 
-META = b"m" * 900
-"""As long as what stands beside a body."""
+AS_IT_COMES = "curtsy as it comes"
+NOT_DEFAULT = "Scrapy, dbm"
+"""Peer without a goal: its storage is not the default, and has neither a check nor a limit of its size."""
 
-
-@functools.cache
-def pages() -> list[bytes]:
-    """Pages as the web has them: how long it takes to compress one depends on what stands in it."""
-    html = pydoc.HTMLDoc()
-    return [html.page(name, html.docmodule(import_module(name))).encode()[:SIZE] for name in MODULES]
+Fetch = Callable[[str], Awaitable[object]]
 
 
-class Site(asyncio.Protocol):
-    """A connection to the site: /robots.txt, /page/N (not kept), /kept/N (fresh for an hour), /tagged/N (an ETag)."""
-
-    def connection_made(self, transport: Any) -> None:
-        """Somebody comes."""
-        self._transport, self._asked = transport, b""
-
-    def data_received(self, data: bytes) -> None:
-        """Somebody asks."""
-        self._asked += data
-        while b"\r\n\r\n" in self._asked:
-            head, _, self._asked = self._asked.partition(b"\r\n\r\n")
-            self._transport.write(answer_to(head))
-
-
-def answer_to(head: bytes) -> bytes:
-    """What the site says."""
-    path = head.split(b" ", 2)[1]
-    body = pages()[zlib.crc32(path) % len(MODULES)]
-    fields, status = b"Content-Type: text/html\r\n", b"200 OK"
-    if path == b"/robots.txt":
-        body = b"User-agent: *\nDisallow: /private/\n"
-    elif path.startswith(b"/kept/"):
-        fields += b"Cache-Control: max-age=3600\r\n"
-    elif path.startswith(b"/tagged/"):
-        fields += b'ETag: "1"\r\nCache-Control: no-cache\r\n'
-        if b"if-none-match" in head.lower():
-            status, body = b"304 Not Modified", b""
-    else:
-        fields += b"Cache-Control: no-store\r\n"
-    length = b"" if status.startswith(b"304") else b"Content-Length: %d\r\n" % len(body)
-    return b"HTTP/1.1 %b\r\n%b%b\r\n%b" % (status, fields, length, body)
-
-
-def serve(ready: Any) -> None:
-    """The site, in a process of its own."""
-
-    pages()
-
-    async def run() -> None:
-        server = await asyncio.get_running_loop().create_server(Site, "127.0.0.1", 0)
-        ready.put(server.sockets[0].getsockname()[1])
-        await server.serve_forever()
-
-    asyncio.run(run())
-
-
-def nothing() -> None:
-    """What is left to do for those who leave nothing."""
-
-
-async def cost(
-    fetch: Callable[[str], Awaitable[object]], urls: list[str], finish: Callable[[], None] = nothing
-) -> float:
-    """Microseconds of CPU a fetch, 16 at a time; what is left to do in the end has its share in them."""
+async def cost(fetch: Fetch, urls: list[str], at_once: int) -> tuple[float, float]:
+    """Return the microseconds of CPU time of one fetch, and the longest stall in milliseconds."""
     waiting = iter(urls)
 
     async def worker() -> None:
         for url in waiting:
             await fetch(url)
 
-    began = time.process_time()
-    await asyncio.gather(*(worker() for _ in range(16)))
-    finish()
-    return (time.process_time() - began) / len(urls) * 1e6
+    async with Heartbeat() as heart:
+        began = time.process_time()
+        await asyncio.gather(*(worker() for _ in range(at_once)))
+        await asyncio.sleep(WRITTEN)
+        spent = time.process_time() - began
+    return spent / len(urls) * 1e6, heart.longest * 1e3
 
 
-Fetch = Callable[[str], Awaitable[FetchResult]]
+class Comparison:
+    """Candidates that fetch in turns."""
+
+    def __init__(self, candidates: dict[str, Fetch]) -> None:
+        self.candidates = candidates
+        self.costs: dict[str, list[float]] = {name: [] for name in candidates}
+        """Microseconds of CPU time of one fetch, for each round."""
+        self.stall = 0.0
+        """Longest stall of curtsy in milliseconds."""
+
+    async def round(self, urls_of: Callable[[], list[str]], at_once: int) -> None:
+        """Let each candidate fetch the URLs that `urls_of` returns for it."""
+        for name, fetch in self.candidates.items():
+            spent, stall = await cost(fetch, urls_of(), at_once)
+            self.costs[name].append(spent)
+            if name.startswith("curtsy"):
+                self.stall = max(self.stall, stall)
+
+    def report(self, report: Report, unit: str) -> None:
+        """Report the costs of all candidates, and the stall of ours."""
+        for name, costs in self.costs.items():
+            report.add(f"{name}, CPU a {unit}", costs, "µs")
+        report.add("longest stall of curtsy", self.stall, "ms", at_most=50)
 
 
-class FilesByHand:
-    """Fetches a page and writes its files, and nothing else: the body aside and renamed, what vouches for it, and the
-    hash in that."""
-
-    def __init__(self, folder: Path, fetch: Fetch) -> None:
-        folder.mkdir()
-        self._folder = str(folder)
-        self._fetch = fetch
-
-    async def fetch(self, url: str) -> None:
-        """Fetch a page without a cache, and write the two files."""
-        body = (await self._fetch(url)).body
-        stem = f"{self._folder}/{hashlib.sha256(url.encode()).hexdigest()[:16]}"
-        hashlib.sha256(body).hexdigest()
-        self._write(stem + ".part", body)
-        os.rename(stem + ".part", stem + ".html")
-        self._write(stem + ".meta.json", META)
-
-    def _write(self, path: str, data: bytes) -> None:
-        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        os.write(number, data)
-        os.close(number)
+def client(**options: Any) -> AsyncClient:
+    """Return a client with all checks and no pauses."""
+    return AsyncClient(preset="own", user_agent=AGENT, allow_private=True, concurrency=16, **options)
 
 
-class RowsByHand:
-    """Fetches a page and writes it to a SQLite file, and nothing else: the body compressed, what vouches for it, and
-    where it is, by the hash of its URL."""
+@asynccontextmanager
+async def bare_aiohttp() -> AsyncIterator[Fetch]:
+    """Open a session of aiohttp without a cache."""
+    async with aiohttp.ClientSession(headers={"User-Agent": AGENT}) as session:
 
-    def __init__(self, path: Path, fetch: Fetch) -> None:
-        self._fetch = fetch
-        self._compress = zstandard.ZstdCompressor(level=packed_file.LEVEL).compress
-        self._db = sqlite3.connect(path, isolation_level=None)
-        self._db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;")
-        self._db.execute("CREATE TABLE pages (id INTEGER PRIMARY KEY, place INTEGER)")
-        self._db.execute("CREATE TABLE contents (place INTEGER PRIMARY KEY, meta BLOB, body BLOB)")
-        self._count = 0
-        self._contents: list[tuple[int, bytes, bytes]] = []
-        self._places: list[tuple[int, int]] = []
-
-    async def fetch(self, url: str) -> None:
-        """Fetch a page without a cache, and write it with 63 others."""
-        body = self._compress((await self._fetch(url)).body)
-        self._count += 1
-        self._contents.append((self._count, META[:400] + hashlib.sha256(body).digest(), body))
-        self._places.append((int(hashlib.sha256(url.encode()).hexdigest()[:15], 16), self._count))
-        if len(self._places) >= 64:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write those that wait."""
-        self._db.execute("BEGIN IMMEDIATE")
-        self._db.executemany("INSERT INTO contents VALUES (?, ?, ?)", self._contents)
-        self._db.executemany("INSERT INTO pages VALUES (?, ?)", sorted(self._places))
-        self._db.execute("COMMIT")
-        self._contents, self._places = [], []
-
-
-Contest = dict[str, tuple[Callable[[str], Awaitable[object]], Callable[[int], list[str]]]]
-"""Those who are compared: how each fetches, and what in which round."""
-
-
-Costs = dict[str, list[float]]
-"""What each round cost each of them."""
-
-
-async def contest(those: Contest, rounds: int, finish: Callable[[], None] = nothing) -> Costs:
-    """Let them take turns; none leaves anything to do in another's."""
-    found: Costs = {name: [] for name in those}
-    for number in range(rounds):
-        for name, (fetch, urls) in those.items():
-            found[name].append(await cost(fetch, urls(number), finish))
-    return found
-
-
-def ratio_of(costs: list[float], base: list[float]) -> float:
-    """How many times as much the one costs as the other, round by round: the middle one of them."""
-    return sorted(one / other for one, other in zip(costs, base, strict=True))[len(costs) // 2]
-
-
-def client(cache: PageCache | bool, mode: Any = None) -> AsyncClient:
-    """curtsy with all manners and no pauses."""
-    return AsyncClient(
-        preset="own", store=MemoryStore(), cache=cache, cache_mode=mode, user_agent=AGENT, allow_private=True
-    )
-
-
-def say(what: str, costs: list[float], base: list[float], most: float, over: str) -> None:
-    ratio = ratio_of(costs, base)
-    verdict = "reached" if ratio <= most else "MISSED"
-    if ratio > most:
-        missed.append(what)
-    print(f"  {what:<48} {min(costs):>7,.1f} µs   {ratio:>5.2f} x {over}   at most {most:g}: {verdict}", flush=True)
-
-
-async def fetches(site: str, count: int, rounds: int) -> None:
-    """A fetch over bare aiohttp, and over ours without a cache: every page kept, every page still good."""
-    print("\nCPU a fetch")
-
-    def urls(kind: str, number: int) -> list[str]:
-        return [f"{site}/{kind}/{number}-{each}" for each in range(count)]
-
-    def plain(number: int) -> list[str]:
-        return urls("page", 0)
-
-    def new(whose: str) -> Callable[[int], list[str]]:
-        # Each has its own, for a URL that was seen before is parsed already.
-        return lambda number: urls(f"kept/{whose}", number)
-
-    def known(number: int) -> list[str]:
-        return urls("tagged", number % 4)
-
-    def few(number: int) -> list[str]:
-        return urls("tagged", 0)
-
-    with tempfile.TemporaryDirectory() as folder:
-        pack = PackedCache(Path(folder, "pages.sqlite"), delay=DELAY)
-        old_pack = PackedCache(Path(folder, "tagged.sqlite"), delay=DELAY)
-        few_pack = PackedCache(Path(folder, "few.sqlite"), delay=DELAY)
-
-        def finish() -> None:
-            by_hand.flush()
-            pack.flush()
-            old_pack.flush()
-            few_pack.flush()
-
-        async with (
-            aiohttp.ClientSession(headers={"User-Agent": AGENT}) as session,
-            client(False) as polite,
-            client(DiskCache(Path(folder, "files"))) as files,
-            client(pack) as packed,
-            client(DiskCache(Path(folder, "tagged")), "revalidate") as old_files,
-            client(old_pack, "revalidate") as old_packed,
-            client(DiskCache(Path(folder, "few")), "revalidate") as few_files,
-            client(few_pack, "revalidate") as few_packed,
-        ):
-
-            async def bare(url: str) -> object:
-                async with session.get(url) as answer:
-                    return await answer.read()
-
-            by_hand = RowsByHand(Path(folder, "hand.sqlite"), polite.fetch)
-            for number in range(4):
-                for each in (old_files, old_packed):
-                    await cost(each.fetch, known(number), finish)
-                for each in (few_files, few_packed):
-                    await cost(each.fetch, few(number), finish)
-            found = await contest(
-                {
-                    "bare aiohttp": (bare, plain),
-                    "no cache": (polite.fetch, plain),
-                    "new, no cache": (polite.fetch, new("none")),
-                    "new, files": (files.fetch, new("files")),
-                    "new, packed": (packed.fetch, new("packed")),
-                    "files by hand": (FilesByHand(Path(folder, "hand"), polite.fetch).fetch, new("hand/files")),
-                    "packed by hand": (by_hand.fetch, new("hand/packed")),
-                    "304, no cache": (polite.fetch, known),
-                    "304, files": (old_files.fetch, known),
-                    "304, packed": (old_packed.fetch, known),
-                    "304 from memory, files": (few_files.fetch, few),
-                    "304 from memory, packed": (few_packed.fetch, few),
-                },
-                rounds,
-                finish,
-            )
-    base = found["bare aiohttp"]
-    print(f"  {'bare aiohttp':<48} {min(base):>7,.1f} µs")
-    say("curtsy, all manners, no cache", found["no cache"], base, 1.5, "bare aiohttp")
-    print(f"  {'no cache, pages never seen before':<48} {min(found['new, no cache']):>7,.1f} µs")
-    print(f"  {'no cache, pages seen before':<48} {min(found['304, no cache']):>7,.1f} µs")
-    for name in ("files", "packed"):
-        say(f"every page stored ({name})", found[f"new, {name}"], found["new, no cache"], 1.6, "no cache")
-        hand = found[f"{name} by hand"]
-        ratio = ratio_of(hand, found["new, no cache"])
-        print(f"  {f'every page written by hand ({name})':<48} {min(hand):>7,.1f} µs   {ratio:>5.2f} x no cache")
-        for kind in ("304", "304 from memory"):
-            say(
-                f"every page answered by {kind} ({name})",
-                found[f"{kind}, {name}"],
-                found["304, no cache"],
-                1.4,
-                "no cache",
-            )
-
-
-async def hits(site: str, rounds: int) -> None:
-    """A fresh hit, beside other caches; the best of each one's stores, be it on a disk or in memory."""
-    print("\nCPU of a fresh hit")
-    urls = [f"{site}/kept/{number}" for number in range(20)]
-    with tempfile.TemporaryDirectory() as folder:
-        async with AsyncExitStack() as stack:
-            those: Contest = {}
-            caches: dict[str, PageCache] = {
-                "curtsy, files": DiskCache(Path(folder, "files")),
-                "curtsy, packed": PackedCache(Path(folder, "pages.sqlite"), delay=DELAY),
-            }
-            for name, cache in caches.items():
-                polite = await stack.enter_async_context(client(cache))
-                those[name] = polite.fetch, lambda number: urls * 25
-            for name, open_peer in PEERS.items():
-                try:
-                    for store, get in (await open_peer(stack, Path(folder))).items():
-                        those[f"{name}, {store}"] = get, lambda number: urls * 5
-                except ImportError as error:
-                    print(f"  {name}: left out, {error.name} is not installed")
-            for fetch, _ in those.values():
-                await cost(fetch, urls)
-            found = await contest(those, rounds)
-    for name, costs in found.items():
-        print(f"  {name:<48} {min(costs):>7,.1f} µs")
-    theirs = [costs for name, costs in found.items() if not name.startswith("curtsy")]
-    if theirs:
-        for name in caches:
-            ratio = min(ratio_of(costs, found[name]) for costs in theirs)
-            verdict = "reached" if ratio >= 4 else "MISSED"
-            if ratio < 4:
-                missed.append(f"fresh hit, {name}")
-            print(f"  {name} is {ratio:.1f} times as fast as the fastest peer; at least 4: {verdict}")
-
-
-Getters = dict[str, Callable[[str], Awaitable[object]]]
-
-
-async def _hishel(stack: AsyncExitStack, folder: Path) -> Getters:
-    hishel = import_module("hishel")
-    httpx = import_module("hishel.httpx")
-    storage = hishel.AsyncSqliteStorage(database_path=str(folder / "hishel.db"))
-    session = await stack.enter_async_context(httpx.AsyncCacheClient(storage=storage))
-    return {"SQLite": session.get}
-
-
-async def _aiohttp_client_cache(stack: AsyncExitStack, folder: Path) -> Getters:
-    library = import_module("aiohttp_client_cache")
-    found: Getters = {}
-    backends = {"SQLite": library.SQLiteBackend(str(folder / "acc.sqlite")), "memory": library.CacheBackend()}
-    for name, backend in backends.items():
-        session = await stack.enter_async_context(library.CachedSession(cache=backend))
-
-        async def get(url: str, session: Any = session) -> object:
+        async def get(url: str) -> bytes:
             async with session.get(url) as answer:
                 return await answer.read()
 
-        found[name] = get
-    return found
+        yield get
 
 
-async def _requests_cache(stack: AsyncExitStack, folder: Path) -> Getters:
+async def compare(report: Report, site: str, at_once: int, count: int, rounds: int) -> None:
+    """Report the cost of a fetch of a new URL, for each configuration."""
+    async with (
+        bare_aiohttp() as bare,
+        client(store="memory:", cache=False) as memory,
+        client(cache=False) as sqlite,
+        client() as default,
+    ):
+        comparison = Comparison(
+            {
+                "aiohttp": bare,
+                "curtsy in memory": memory.fetch,
+                "curtsy, SQLite": sqlite.fetch,
+                AS_IT_COMES: default.fetch,
+            }
+        )
+        number = itertools.count()
+
+        def new() -> list[str]:
+            return [f"{site}new/{next(number)}" for _ in range(count)]
+
+        for fetch in comparison.candidates.values():
+            await cost(fetch, new()[:16], at_once)  # opens connections and files
+        for _ in range(rounds):
+            await comparison.round(new, at_once)
+    comparison.report(report, "fetch")
+    for name, goal in {"curtsy in memory": 1.0, "curtsy, SQLite": 1.3, AS_IT_COMES: 2.0}.items():
+        found = ratios(comparison.costs[name], comparison.costs["aiohttp"])
+        report.add(f"{name}, over bare aiohttp", found, "x", at_most=goal)
+
+
+def fetches(report: Report, at_once: int) -> None:
+    """Report the cost of fetches, so many at a time."""
+    count, rounds = (40, 2) if report.is_quick else (400, 9)
+    report.title("new URLs, one after another" if at_once == 1 else f"new URLs, {at_once} at a time")
+    with tempfile.TemporaryDirectory() as folder, Site(Plan((1,))) as site:
+        os.environ |= homes(folder)
+        asyncio.run(compare(report, site.seeds[0], at_once, count, rounds))
+
+
+# Caches of peers, each on a disk.
+
+
+async def _hishel(stack: AsyncExitStack, folder: Path) -> Mapping[str, Fetch]:
+    storage = import_module("hishel").AsyncSqliteStorage(database_path=str(folder / "hishel.db"))
+    session = await stack.enter_async_context(import_module("hishel.httpx").AsyncCacheClient(storage=storage))
+    return {"hishel, SQLite": session.get}
+
+
+async def _aiohttp_client_cache(stack: AsyncExitStack, folder: Path) -> Mapping[str, Fetch]:
+    library = import_module("aiohttp_client_cache")
+    backend = library.SQLiteBackend(str(folder / "acc.sqlite"))
+    session = await stack.enter_async_context(library.CachedSession(cache=backend))
+
+    async def get(url: str) -> object:
+        async with session.get(url) as answer:
+            return await answer.read()
+
+    return {"aiohttp-client-cache, SQLite": get}
+
+
+async def _requests_cache(stack: AsyncExitStack, folder: Path) -> Mapping[str, Fetch]:
     library = import_module("requests_cache")
-    found: Getters = {}
-    for backend in ("sqlite", "filesystem", "memory"):
-        session = stack.enter_context(library.CachedSession(str(folder / f"rc-{backend}"), backend=backend))
+    session = stack.enter_context(library.CachedSession(str(folder / "requests"), backend="filesystem"))
 
-        async def get(url: str, session: Any = session) -> object:
-            return session.get(url).content
+    async def get(url: str) -> object:
+        return session.get(url).content
 
-        found[backend] = get
+    return {"requests-cache, files": get}
+
+
+async def _scrapy(stack: AsyncExitStack, folder: Path) -> Mapping[str, Fetch]:
+    """Return the storages of HTTPCACHE: files (its default) and dbm, with the policy that obeys Cache-Control."""
+    library, cache = import_module("scrapy"), import_module("scrapy.extensions.httpcache")
+    settings = import_module("scrapy.settings").Settings({"HTTPCACHE_DIR": str(folder / "scrapy")})
+    bare = await stack.enter_async_context(bare_aiohttp())
+    spider = import_module("scrapy.spiders").Spider("bench")
+    spider.crawler = import_module("scrapy.utils.test").get_crawler(settings_dict={"HTTPCACHE_DIR": str(folder)})
+    policy = cache.RFC2616Policy(settings)
+    html = import_module("scrapy.http").HtmlResponse
+    found: dict[str, Fetch] = {}
+    for name, kind in {"files": cache.FilesystemCacheStorage, "dbm": cache.DbmCacheStorage}.items():
+        storage = kind(settings)
+        storage.open_spider(spider)
+        stack.callback(storage.close_spider, spider)
+
+        async def get(url: str, storage: Any = storage) -> object:
+            request = library.Request(url)
+            response = storage.retrieve_response(spider, request)
+            if response is not None and policy.is_cached_response_fresh(response, request):
+                return response
+            fields = {"Cache-Control": "max-age=3600", "Date": formatdate(usegmt=True), "Content-Type": "text/html"}
+            response = html(url, headers=fields, body=await bare(url))
+            storage.store_response(spider, request, response)
+            return response
+
+        found[f"Scrapy, {name}"] = get
     return found
 
 
-PEERS: dict[str, Callable[[AsyncExitStack, Path], Awaitable[Getters]]] = {
+PEERS = {
     "hishel": _hishel,
     "requests-cache": _requests_cache,
     "aiohttp-client-cache": _aiohttp_client_cache,
+    "scrapy": _scrapy,
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
-    quick = parser.parse_args().quick
-    print(f"curtsy beside its peers; Python {sys.version.split()[0]}, {os.cpu_count()} cores")
-    context = multiprocessing.get_context("spawn")
-    ready = context.Queue()
-    server = context.Process(target=serve, args=(ready,), daemon=True)
-    server.start()
-    try:
-        site = f"http://127.0.0.1:{ready.get(timeout=30)}"
-        count, rounds = (50, 2) if quick else (250, 20)
-        asyncio.run(fetches(site, count, rounds))
-        asyncio.run(hits(site, rounds))
-    finally:
-        server.terminate()
-        server.join()
-    print(f"\n{'Missed: ' + ', '.join(missed) if missed else 'Every figure was reached.'}")
+async def compare_hits(report: Report, site: str, folder: Path, pages: int, rounds: int) -> None:
+    """Report the cost of a fresh hit, for each of our caches and each peer."""
+    urls = [f"{site}new/{number}" for number in range(pages)]
+    async with AsyncExitStack() as stack:
+        files = await stack.enter_async_context(client(store="memory:", cache=str(folder / "pages")))
+        default = await stack.enter_async_context(client())
+        candidates: dict[str, Fetch] = {"curtsy, cache of files": files.fetch, AS_IT_COMES: default.fetch}
+        for name, opened in PEERS.items():
+            if is_installed(name):
+                candidates |= await opened(stack, folder)
+        for fetch in candidates.values():
+            await cost(fetch, urls, 16)  # fills the cache
+        comparison = Comparison(candidates)
+        for number in range(rounds):
+            chosen = urls[number * HITS % pages :][:HITS]
+            await comparison.round(chosen.copy, 1)
+    comparison.report(report, "hit")
+    for name, costs in comparison.costs.items():
+        if not name.startswith("curtsy"):
+            goal = None if name == NOT_DEFAULT else 5
+            report.add(f"{name}, over {AS_IT_COMES}", ratios(costs, comparison.costs[AS_IT_COMES]), "x", at_least=goal)
+
+
+def hits(report: Report) -> None:
+    """Report the cost of a fresh hit from a cache larger than memory."""
+    pages, rounds = (50, 2) if report.is_quick else (1000, 9)
+    report.title(f"fresh hit, cache of {pages:,} pages")
+    with tempfile.TemporaryDirectory() as folder, Site(Plan((1,))) as site:
+        os.environ |= homes(folder)
+        asyncio.run(compare_hits(report, site.seeds[0], Path(folder), pages, rounds))
 
 
 if __name__ == "__main__":
-    main()
+    parts: dict[str, Callable[[Report], None]] = {
+        "one": partial(fetches, at_once=1),
+        "sixteen": partial(fetches, at_once=16),
+        "hits": hits,
+    }
+    run("fetch", __doc__, parts)

@@ -1,33 +1,36 @@
-"""robots.txt: how fast files are read and URLs are judged, beside other parsers in the same run.
+"""robots.txt: how long a file is parsed and a URL is matched, beside other parsers in the same run.
 
-    python benchmarks/robots.py
+    python -m benchmarks.robots [PART ...] [--quick]
 
-Each figure is the least of several repeats. Peers that are not installed are left out; a peer that needs more than
-some seconds for a hostile pattern is stopped.
+Peers are protego, robotspy, robotexclusionrulesparser (rerp) and urllib. Older versions of urllib's parser take `*` and
+`$` for ordinary characters and do less work. A parser that takes more than 5 s for a hostile pattern is stopped.
 """
 
+from __future__ import annotations
+
 import multiprocessing
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from importlib import import_module
 from typing import Any
 from urllib.robotparser import RobotFileParser
 
+from benchmarks.measure import is_installed
+from benchmarks.report import Report, run
 from curtsy.core.robots import parse
 
 AGENT = "curtsy/1.0 (+https://example.org/bot)"
 TOKEN = "curtsy"
 SITE = "https://www.example.org"
 PATIENCE = 5.0
-"""Seconds that a peer has for one hostile pattern."""
+"""Maximum seconds of a parser for one hostile pattern."""
 
 
 @dataclass(frozen=True)
 class Parser:
-    """One way to read a file and to ask about a URL."""
+    """How a parser reads a file and answers whether a URL is allowed."""
 
     name: str
     read: Callable[[str], Any]
@@ -35,77 +38,44 @@ class Parser:
 
 
 def parsers() -> list[Parser]:
-    """List curtsy, and the peers that are installed."""
+    """Return curtsy, and the peers that are installed."""
     found = [Parser("curtsy", lambda text: parse(text.encode()), lambda file, url: file.verdict(AGENT, url).allowed)]
-    try:
-        from protego import Protego
+    if is_installed("protego"):
+        protego = import_module("protego").Protego
+        found.append(Parser("protego", protego.parse, lambda file, url: file.can_fetch(url, TOKEN)))
+    if is_installed("robots"):
+        robotspy = import_module("robots").RobotsParser
+        found.append(Parser("robotspy", robotspy.from_string, lambda file, url: file.can_fetch(TOKEN, url)))
+    if is_installed("robotexclusionrulesparser"):
+        found.append(Parser("rerp", _read_rerp, lambda file, url: file.is_allowed(TOKEN, url)))
+    return [*found, Parser("urllib", _read_urllib, lambda file, url: file.can_fetch(TOKEN, url))]
 
-        found.append(Parser("protego", Protego.parse, lambda file, url: file.can_fetch(url, TOKEN)))
-    except ImportError:
-        pass
-    try:
-        here = str(Path(__file__).parent)
-        sys.path[:] = [place for place in sys.path if place != here]  # this script has the name of the peer's package
-        from robots import RobotsParser
 
-        found.append(Parser("robotspy", RobotsParser.from_string, lambda file, url: file.can_fetch(TOKEN, url)))
-    except ImportError:
-        pass
-    try:
-        from robotexclusionrulesparser import RobotExclusionRulesParser
+def _read_rerp(text: str) -> Any:
+    file = import_module("robotexclusionrulesparser").RobotExclusionRulesParser()
+    file.parse(text)
+    return file
 
-        def read(text: str) -> Any:
-            file = RobotExclusionRulesParser()
-            file.parse(text)
-            return file
 
-        found.append(Parser("rerp", read, lambda file, url: file.is_allowed(TOKEN, url)))
-    except ImportError:
-        pass
+def _read_urllib(text: str) -> RobotFileParser:
+    file = RobotFileParser()
+    file.parse(text.splitlines())
+    file.modified()
+    return file
 
-    def read_lines(text: str) -> Any:
-        file = RobotFileParser()
-        file.parse(text.splitlines())
-        file.modified()
-        return file
 
-    found.append(Parser("urllib", read_lines, lambda file, url: file.can_fetch(TOKEN, url)))
+def repeated(step: Callable[[], object], *, budget: float = 0.5, most: int = 20) -> list[float]:
+    """Return the CPU seconds of the step, for `most` repeats or until they have taken `budget` seconds."""
+    found: list[float] = []
+    while len(found) < most and sum(found) < budget:
+        began = time.process_time()
+        step()
+        found.append(time.process_time() - began)
     return found
 
 
-def least(step: Callable[[], object], *, budget: float = 0.6, repeats: int = 20) -> float:
-    """Give the least seconds that the step took, in so many repeats or until the budget is spent."""
-    best, spent, done = float("inf"), 0.0, 0
-    while done < repeats and spent < budget:
-        started = time.perf_counter()
-        step()
-        took = time.perf_counter() - started
-        best, spent, done = min(best, took), spent + took, done + 1
-    return best
-
-
-def per_question(parser: Parser, file: Any, urls: list[str]) -> float:
-    """Give the seconds per URL, over all of them: the mean of portions, each the least of its repeats.
-
-    A portion takes about a millisecond, so that it fits between two turns of other processes.
-    """
-
-    def ask(some: list[str]) -> None:
-        ask_one = parser.ask
-        for url in some:
-            ask_one(file, url)
-
-    ask(urls[:20])
-    size = max(1, min(len(urls), int(1e-3 / least(partial(ask, urls[:1]), repeats=3))))
-    portions = [urls[at : at + size] for at in range(0, len(urls), size)][:20]
-    return sum(least(partial(ask, some), budget=0.05) for some in portions) / sum(map(len, portions))
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
-def of_size(size: int) -> str:
-    """Write a file as sites have it: several groups, comments, a few wildcards, a sitemap."""
+def file_of(size: int) -> str:
+    """Return a file of some groups, with comments, wildcards and a sitemap."""
     lines = [f"Sitemap: {SITE}/sitemap.xml", "User-agent: *"]
     length, number = sum(map(len, lines)) + 2, 0
     while length < size:
@@ -125,7 +95,7 @@ def of_size(size: int) -> str:
 
 
 def rules(count: int, *, wild: int = 0) -> str:
-    """Write a file of one group with so many rules, every so-manieth with wildcards."""
+    """Return a file of one group with `count` rules. One in `wild` has wildcards."""
     lines = ["User-agent: *"]
     for number in range(count):
         if wild and number % wild == 0:
@@ -135,143 +105,85 @@ def rules(count: int, *, wild: int = 0) -> str:
     return "\n".join(lines)
 
 
-SMALL = """\
-User-agent: *
-Disallow: /admin/
-Allow: /admin/help
-Disallow: /search
-Disallow: /tmp/
-Disallow: /*.pdf$
-
-User-agent: other
-Disallow: /
-"""
-
-
 def urls_of(paths: Iterable[str]) -> list[str]:
     return [SITE + path for path in paths]
 
 
-QUESTIONS: list[tuple[str, str, list[str]]] = [
-    ("small file, hit", SMALL, urls_of(f"/admin/page-{n}.html" for n in range(200))),
-    ("small file, miss", SMALL, urls_of(f"/articles/2024/{n}.html?x={n}" for n in range(200))),
-    ("5,000 prefixes, hit", rules(5000), urls_of(f"/section-{n % 97}/item-{n}/a.html" for n in range(0, 5000, 10))),
-    ("5,000 prefixes, miss", rules(5000), urls_of(f"/section-{n % 97}/other-{n}/a.html" for n in range(0, 5000, 10))),
-    (
-        "5,000, 5 % wild, hit",
-        rules(5000, wild=20),
-        urls_of(f"/section-{n % 97}/item-{n}/a.html" for n in range(1, 5000, 10)),
-    ),
-    (
-        "5,000, 5 % wild, wild hit",
-        rules(5000, wild=20),
-        urls_of(f"/x/sort-{n}/a.pdf" for n in range(0, 5000, 40)),
-    ),
-    (
-        "5,000, 5 % wild, miss",
-        rules(5000, wild=20),
-        urls_of(f"/section-{n % 97}/other-{n}/a.html" for n in range(1, 5000, 10)),
-    ),
-]
+HIT = urls_of(f"/section-{number % 97}/item-{number}/a.html" for number in range(1, 5000, 10))
+MISS = urls_of(f"/section-{number % 97}/other-{number}/a.html" for number in range(1, 5000, 10))
+WILD_HIT = urls_of(f"/x/sort-{number}/a.pdf" for number in range(0, 5000, 40))
+SMALL = "User-agent: *\nDisallow: /admin/\nAllow: /admin/help\nDisallow: /search\nDisallow: /*.pdf$\n"
+PAGES = urls_of(f"/articles/2024/{number}.html?x={number}" for number in range(200))
 
-HOSTILE: list[tuple[str, str, str]] = [
-    ("25 stars, 60 octets", "User-agent: *\nDisallow: /" + "*a" * 25 + "*b$\n", "/" + "a" * 60),
-    ("4,000 stars, 8 KiB", "User-agent: *\nDisallow: /" + "*a" * 4000 + "*b$\n", "/" + "a" * 8192),
-    (
-        "500 KiB of stars, 8 KiB",
-        "User-agent: *\n" + "".join(f"Disallow: /{'*a' * n}*ab\n" for n in range(1, 700)),
+QUESTIONS = {
+    "small file, allowed": (SMALL, PAGES, 2.0),
+    "5,000 rules, denied": (rules(5000), HIT, 2.0),
+    "5,000 rules, allowed": (rules(5000), MISS, 2.0),
+    "5,000 rules, 5 % wildcards, denied": (rules(5000, wild=20), HIT, 5.0),
+    "5,000 rules, 5 % wildcards, denied by a wildcard": (rules(5000, wild=20), WILD_HIT, 5.0),
+    "5,000 rules, 5 % wildcards, allowed": (rules(5000, wild=20), MISS, 5.0),
+}
+"""Files, URLs to match, and the goal in microseconds."""
+
+HOSTILE = {
+    "4,000 stars, 8 KiB": ("User-agent: *\nDisallow: /" + "*a" * 4000 + "*b$\n", "/" + "a" * 8192),
+    "500 KiB of stars, 8 KiB": (
+        "User-agent: *\n" + "".join(f"Disallow: /{'*a' * number}*ab\n" for number in range(1, 700)),
         "/" + "a" * 8192,
     ),
-    (
-        "500 KiB of near misses, 8 KiB",
-        "User-agent: *\n" + "".join(f"Disallow: *{'a' * n}b{'a' * n}\n" for n in range(1, 690)),
+    "500 KiB of near misses, 8 KiB": (
+        "User-agent: *\n" + "".join(f"Disallow: *{'a' * number}b{'a' * number}\n" for number in range(1, 690)),
         "/" + "a" * 8192,
     ),
-]
+}
 
 
-# --- hostile patterns ------------------------------------------------------------------------------------------------
+def parsing(report: Report) -> None:
+    """Report the time to parse a file."""
+    for size in (20_000,) if report.is_quick else (20_000, 500_000):
+        report.title(f"parse {size // 1000} KB")
+        text = file_of(size)
+        for parser in parsers():
+            goal = 14 if parser.name == "curtsy" and size == 500_000 else None
+            report.add(parser.name, [each * 1e3 for each in repeated(partial(parser.read, text))], "ms", at_most=goal)
 
 
-def _hostile(parser: Parser, text: str, path: str, told: Any) -> None:
-    told.send(least(lambda: parser.ask(parser.read(text), SITE + path), budget=PATIENCE / 4, repeats=5))
+def matching(report: Report) -> None:
+    """Report the time to match one URL."""
+    for name, (text, urls, goal) in QUESTIONS.items():
+        report.title(f"match, {name}")
+        for parser in parsers():
+            file, some = parser.read(text), urls[:20] if report.is_quick else urls
+            parser.ask(file, some[0])
+            few = some if repeated(partial(parser.ask, file, some[0]), most=1)[0] < 1e-3 else some[:20]
+
+            def ask(parser: Parser = parser, file: Any = file, few: list[str] = few) -> None:
+                for url in few:
+                    parser.ask(file, url)
+
+            found = [each / len(few) * 1e6 for each in repeated(ask)]
+            report.add(parser.name, found, "µs", at_most=goal if parser.name == "curtsy" else None)
 
 
-def hostile(parser: Parser, text: str, path: str) -> float | None:
-    """Give the seconds from the file to the answer, in a process of its own; None when patience ended."""
+def _hostile(parser: Parser, text: str, url: str, sender: Any) -> None:
+    sender.send(repeated(lambda: parser.ask(parser.read(text), url), budget=PATIENCE / 4, most=5))
+
+
+def hostile(report: Report) -> None:
+    """Report the time to parse and match hostile patterns, each in a process that can be stopped."""
     context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_hostile, args=(parser, text, path, sender))
-    process.start()
-    took: float | None = receiver.recv() if receiver.poll(PATIENCE) else None
-    process.kill()
-    process.join()
-    return took
-
-
-# --- the table -------------------------------------------------------------------------------------------------------
-
-
-def shown(seconds: float | None) -> str:
-    if seconds is None:
-        return f"> {PATIENCE:.0f} s"
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
-        if seconds * scale >= 1:
-            return f"{seconds * scale:.3g} {unit}"
-    return f"{seconds * 1e6:.2g} µs"
-
-
-def row(name: str, figures: list[float | None]) -> None:
-    ours = figures[0]
-    cells = [shown(ours)]
-    for figure in figures[1:]:
-        ratio = "" if figure is None or not ours else f" ({figure / ours:.3g}×)"
-        cells.append(shown(figure) + ratio)
-    print(f"{name:34}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
-
-
-def main() -> None:
-    """Measure, print the table, and say which figures were reached."""
-    peers = parsers()
-    print(f"{'':34}" + "".join(f"{parser.name:>20}" for parser in peers))
-    figures: dict[str, list[float | None]] = {}
-    for name, size in (("parse 1 KB", 1000), ("parse 20 KB", 20_000), ("parse 500 KB", 500_000)):
-        text = of_size(size)
-        figures[name] = [least(partial(parser.read, text)) for parser in peers]
-        row(name, figures[name])
-        first = [least(partial(_first, parser, text)) for parser in peers]
-        row(f"{name}, ask once", [*first])
-    for name, text, urls in QUESTIONS:
-        figures[name] = [per_question(parser, parser.read(text), urls) for parser in peers]
-        row(f"match {name}", figures[name])
-    for name, text, path in HOSTILE:
-        figures[name] = [hostile(parser, text, path) for parser in peers]
-        row(f"hostile {name}", figures[name])
-
-    print("\nOlder versions of urllib's parser take * and $ for ordinary characters, and do less work for it.")
-    print("\nTo reach:")
-    names = [parser.name for parser in peers]
-    parsed = figures["parse 500 KB"]
-    reach("parse 500 KB", parsed[0], 25e-3)
-    if "protego" in names:
-        ratio = (parsed[names.index("protego")] or 0.0) / (parsed[0] or 1.0)
-        print(
-            f"  {'reached' if ratio >= 4 else 'MISSED '}  parse 500 KB: {ratio:.1f} times as fast as protego; wanted 4"
-        )
-    for name, _, _ in QUESTIONS:
-        reach(f"match {name}", figures[name][0], 30e-6 if "wild" in name else 2.5e-6 if "5,000" in name else 1.8e-6)
-    for name, _, _ in HOSTILE:
-        reach(f"hostile {name}", figures[name][0], 250e-3)
-
-
-def _first(parser: Parser, text: str) -> None:
-    parser.ask(parser.read(text), f"{SITE}/section-1/none")
-
-
-def reach(name: str, figure: float | None, wanted: float) -> None:
-    reached = figure is not None and figure <= wanted
-    print(f"  {'reached' if reached else 'MISSED '}  {name}: {shown(figure)}; wanted {shown(wanted)}")
+    for name, (text, path) in HOSTILE.items():
+        report.title(f"hostile, {name}")
+        for parser in parsers()[: 1 if report.is_quick else None]:
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(target=_hostile, args=(parser, text, SITE + path, sender))
+            process.start()
+            found = receiver.recv() if receiver.poll(PATIENCE) else [PATIENCE]
+            process.kill()
+            process.join()
+            goal = 250 if parser.name == "curtsy" else None
+            report.add(parser.name, [each * 1e3 for each in found], "ms", at_most=goal)
 
 
 if __name__ == "__main__":
-    main()
+    run("robots", __doc__, {"parsing": parsing, "matching": matching, "hostile": hostile})

@@ -338,7 +338,7 @@ def test_nothing_is_nothing() -> None:
 
 
 def test_a_count_costs_little() -> None:
-    """Issue 7: well under a microsecond on a quiet machine (benchmarks/statistics.py); this one may be busy"""
+    """Issue 7: well under a microsecond on a quiet machine (benchmarks/commands.py); this one may be busy"""
     counters, record = Counters(), fetched(waited=0.7)
     counters.count(record)
 
