@@ -303,6 +303,14 @@ def no_job(folder: object) -> str:
     return f"there is no job in {folder}. `curtsy jobs ls` lists all jobs."
 
 
+def replicas_behind(server: str, replicas: int, seconds: float) -> str:
+    """Return the message for writes that too few replicas have."""
+    return (
+        f"{server}: the last writes did not reach {replicas} replica{'s' * (replicas > 1)} in {span(seconds)}. Check "
+        f"the replicas, or lower replicas={replicas} in the store's URL."
+    )
+
+
 def running_job(name: str) -> str:
     """Describe a job that cannot be removed while it runs."""
     return f"the job {name} is running. Stop it first, then remove it."

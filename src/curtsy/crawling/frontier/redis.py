@@ -79,6 +79,9 @@ _PIECE = 500
 _NOTES = 1000
 """Notes per script call: Lua's `unpack` is limited to some thousands of values."""
 
+_NONCE = 32
+"""Bits of the random number that marks the claims of one call."""
+
 _WIDTHS = (4, 8, 16, 32, 64, 64, 64, 64)
 """Partitions queried at once in each round: few at first, so that one reply has many URLs."""
 
@@ -158,12 +161,12 @@ class RedisFrontier:
         for chunk in redis_codec.chunks(founds):
             pieces = self._pieces(chunk)
             calls = [self._call(job, ADD, partition, *words) for partition, words in pieces]
-            replies = await self._registry.demand(calls + (beside or []))
+            replies = await self._registry.demand(calls + (beside or []), self._registry.server.address.replicas)
             beside = None
             for (partition, _), reply in zip(pieces, replies, strict=False):
                 added += redis_codec.read_number(self._learn(partition, reply).answer)
         if beside:
-            await self._registry.demand(beside)
+            await self._registry.demand(beside, self._registry.server.address.replicas)
         return added
 
     def _pieces(self, chunk: dict[redis_codec.Group, list[str]]) -> list[tuple[int, list[Any]]]:
@@ -222,10 +225,12 @@ class RedisFrontier:
         """
         share, rest = divmod(limit, len(asked))
         common = "" if callable(self._concurrency) else self._limit("")
+        nonce = secrets.randbits(_NONCE)
         calls = []
         for place, partition in enumerate(asked):
             slots = self._shares(room, held, partition, share + 1)
-            calls.append(self._call(job, CLAIM, partition, share + (place < rest), self._lease, common, *slots))
+            words = share + (place < rest), self._lease, nonce, common, *slots
+            calls.append(self._call(job, CLAIM, partition, *words))
         until = self._leased_until()
         claimed: list[Claimed] = []
         errors: list[CurtsyError] = []
@@ -234,7 +239,7 @@ class RedisFrontier:
                 errors.append(reply)
                 continue
             handed = redis_codec.read_handed(self._learn(partition, reply).answer)
-            claimed += [redis_codec.claimed_of(each, until, partition, job.partitions) for each in handed]
+            claimed += [redis_codec.claimed_of(each, until, nonce, partition, job.partitions) for each in handed]
         if errors and not claimed:
             raise errors[0]
         self._claims.update((each.ticket, each) for each in claimed)
@@ -329,7 +334,7 @@ class RedisFrontier:
         until = self._leased_until()
         partitions = [self._partitions.of(site_of(claimed.host)) for claimed in claims]
         calls = [
-            self._call(job, RENEW, partition, redis_codec.number_of(claimed, job.partitions), self._lease)
+            self._call(job, RENEW, partition, *redis_codec.ticket_words(claimed, job.partitions), self._lease)
             for partition, claimed in zip(partitions, claims, strict=True)
         ]
         renewals: list[Claimed | None] = []
@@ -438,7 +443,7 @@ class RedisFrontier:
 
     async def _poll(self, job: SharedJob) -> list[redis_codec.Report]:
         """Return a report on each partition."""
-        calls = [self._call(job, CLAIM, number, 0, 0, "") for number in range(job.partitions)]
+        calls = [self._call(job, CLAIM, number, 0, 0, "", "") for number in range(job.partitions)]
         return [self._learn(number, reply) for number, reply in enumerate(await self._registry.demand(calls))]
 
     def _call(self, job: SharedJob, script: Script, partition: int, *words: Any) -> Call:

@@ -24,6 +24,10 @@ _MIDDLE = 1 << 52
 """Offset that makes ranks non-negative. The sum stays below 2^53, up to which Lua counts exactly."""
 
 
+_NUMBERS = 1 << 64
+"""Upper bound of a ticket number over all partitions."""
+
+
 class Script(NamedTuple):
     """Lua script with the SHA-1 by which a server caches it."""
 
@@ -40,6 +44,12 @@ class Call(NamedTuple):
 
     words: tuple[Any, ...]
     script: Script | None = None
+
+    @property
+    def key(self) -> str:
+        """Return the key that decides which server of a cluster gets the call."""
+        key: str = self.words[1 if self.script is None else 3]
+        return key
 
     def spelled_out(self) -> Call:
         """Return the call with the script's source for a server that has not cached it."""
@@ -106,9 +116,9 @@ def end_words(ending: Ending, partitions: int) -> tuple[Any, ...]:
     match ending.end:
         case Done(after):
             how = "page" if ending.is_page else "done"
-            return number_of(ending.claimed, partitions), how, _after(after), ""
+            return *ticket_words(ending.claimed, partitions), how, _after(after), ""
         case Failed(reason, after):
-            return number_of(ending.claimed, partitions), "failed", _after(after), reason
+            return *ticket_words(ending.claimed, partitions), "failed", _after(after), reason
         case Deferred(seconds, last):
             return back_words(ending.claimed, partitions, seconds, last=last)
 
@@ -116,20 +126,25 @@ def end_words(ending: Ending, partitions: int) -> tuple[Any, ...]:
 def back_words(claimed: Claimed, partitions: int, after: float | None, *, last: bool = False) -> tuple[Any, ...]:
     """Return the script arguments that queue a URL again."""
     rank = rank_of(claimed.depth, claimed.priority, claimed.hops)
-    return number_of(claimed, partitions), "back", _after(after), packed(demoted(rank) if last else rank)
+    return *ticket_words(claimed, partitions), "back", _after(after), packed(demoted(rank) if last else rank)
 
 
 def _after(seconds: float | None) -> int | str:
     return "" if seconds is None else microseconds(seconds)
 
 
-def number_of(claimed: Claimed, partitions: int) -> int:
-    """Return the ticket number within its partition; each partition counts its own."""
-    return claimed.ticket // partitions
+def ticket_words(claimed: Claimed, partitions: int) -> tuple[int, int]:
+    """Return the ticket number within its partition, and the nonce of the call that claimed it.
+
+    Each partition counts its own numbers. A number repeats if a replica that lacks the last claims becomes the primary.
+    The nonce distinguishes these claims.
+    """
+    nonce, number = divmod(claimed.ticket, _NUMBERS)
+    return number // partitions, nonce
 
 
-def claimed_of(handed: Handed, until: float, partition: int, partitions: int) -> Claimed:
-    """Return the claim for a claimed URL of a script."""
+def claimed_of(handed: Handed, until: float, nonce: int, partition: int, partitions: int) -> Claimed:
+    """Return the claim for a claimed URL of a script that was called with a nonce."""
     depth, priority, hops = rank_parts(handed.rank - _MIDDLE)
     return Claimed(
         url=url_of(handed.host, handed.target),
@@ -139,7 +154,7 @@ def claimed_of(handed: Handed, until: float, partition: int, partitions: int) ->
         parent=handed.parent or None,
         hops=hops,
         tries=handed.tries,
-        ticket=handed.ticket * partitions + partition,
+        ticket=nonce * _NUMBERS + handed.ticket * partitions + partition,
         leased_until=until,
         host_pages=handed.host_pages,
     )

@@ -20,13 +20,14 @@ from urllib.parse import quote
 
 import msgspec
 
-from curtsy.core.errors import CurtsyError, PolicyError
+from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.message import SECOND
+from curtsy.core.messages import replicas_behind
 from curtsy.crawling.frontier.protocol import Counts
 from curtsy.crawling.frontier.redis_codec import Call, Report, read_report
 from curtsy.crawling.frontier.scripts import CLAIM, GONE, OPEN, PRESENT
 from curtsy.stores.redis import Connection
-from curtsy.stores.redis_server import Moving, NoScript, Server
+from curtsy.stores.redis_server import Moving, NoScript, RedisCluster, Server
 
 PARTITIONS = 64
 """Partitions of a new job: enough for a cluster's nodes and a hundred workers, few enough to read all."""
@@ -101,16 +102,24 @@ class RedisJobs:
         """Return the time argument of scripts: empty, or the microseconds of `clock` in tests."""
         return "" if self.clock is None else str(round(self.clock() * SECOND))
 
-    async def ask(self, calls: list[Call]) -> list[Any]:
-        """Send all calls at once; return the replies, with a CurtsyError in place of each failed one."""
+    async def ask(self, calls: list[Call], replicas: int = 0) -> list[Any]:
+        """Send all calls at once; return the replies, with a CurtsyError in place of each failed one.
+
+        Raise StoreError if fewer than `replicas` replicas of a server got the calls in time.
+        """
+        if not calls:
+            return []
         if self._line is None:
             self._line = Connection(self.server)
-        replies = await self._line.call(lambda client: _send(calls, client)) if calls else []
+        wait = ("WAIT", replicas, round(self.server.timeout * 500)) if replicas else ()
+        replies = await self._line.call(lambda client: _send(calls, client, wait))
+        if any(isinstance(each, _Behind) for each in replies):
+            raise StoreError(replicas_behind(self.server.address.shown, replicas, self.server.timeout / 2))
         return [self._failed(each) if isinstance(each, BaseException) else each for each in replies]
 
-    async def demand(self, calls: list[Call]) -> list[Any]:
+    async def demand(self, calls: list[Call], replicas: int = 0) -> list[Any]:
         """Send all calls at once; return the replies, or raise the first error."""
-        replies = await self.ask(calls)
+        replies = await self.ask(calls, replicas)
         for reply in replies:
             if isinstance(reply, CurtsyError):
                 raise reply
@@ -156,7 +165,7 @@ class RedisJobs:
 
     async def look(self, job: SharedJob) -> list[Report]:
         """Return a report on each partition."""
-        calls = [CLAIM.on(job.base(number), self.now(), "", 0, 0, 0, "") for number in range(job.partitions)]
+        calls = [CLAIM.on(job.base(number), self.now(), "", 0, 0, 0, "", "") for number in range(job.partitions)]
         return [read_report(reply) for reply in await self.demand(calls)]
 
     async def forget(self, name: str) -> bool:
@@ -215,10 +224,15 @@ class RedisJobs:
             await line.close()
 
 
-async def _send(calls: Sequence[Call], client: Any) -> list[Any]:
+class _Behind(Exception):
+    """Error: too few replicas have a call."""
+
+
+async def _send(calls: Sequence[Call], client: Any, wait: tuple[Any, ...]) -> list[Any]:
     """Send all calls at once; return the replies, errors included.
 
-    It retries until every slot has arrived, so the caller must set a timeout.
+    `wait` is the command that waits for replicas, or empty. The function retries until every slot has arrived, so the
+    caller must set a timeout.
     """
     replies: list[Any] = [None] * len(calls)
     left = dict(enumerate(calls))
@@ -226,10 +240,10 @@ async def _send(calls: Sequence[Call], client: Any) -> list[Any]:
     assert task is not None
     cancelled = task.cancelling()
     while left:
-        got = dict(zip(left, await _exchange(list(left.values()), client), strict=True))
+        got = dict(zip(left, await _exchange(list(left.values()), client, wait), strict=True))
         unknown = {place: left[place].spelled_out() for place, reply in got.items() if isinstance(reply, NoScript)}
         if unknown:
-            got.update(zip(unknown, await _exchange(list(unknown.values()), client), strict=True))
+            got.update(zip(unknown, await _exchange(list(unknown.values()), client, wait), strict=True))
         for place, reply in got.items():
             replies[place] = reply
         left = {place: left[place] for place, reply in got.items() if type(reply) in Moving}
@@ -240,12 +254,29 @@ async def _send(calls: Sequence[Call], client: Any) -> list[Any]:
     return replies
 
 
-async def _exchange(calls: list[Call], client: Any) -> list[Any]:
+async def _exchange(calls: list[Call], client: Any, wait: tuple[Any, ...]) -> list[Any]:
+    """Send calls at once. With `wait`, the reply to a call that too few replicas have is a _Behind error."""
+    servers: dict[str, Any] = {}
     async with client.pipeline(transaction=False) as pipeline:
         for call in calls:
             pipeline.execute_command(*call.words)
+        if wait:  # on the same connections as the calls, because each connection waits for its own writes
+            servers = _servers(calls, client)
+            for server in servers.values():
+                pipeline.execute_command(*wait, **server)
         replies: list[Any] = await pipeline.execute(raise_on_error=False)
-        return replies
+    waited, replies = replies[len(calls) :], replies[: len(calls)]
+    if any(isinstance(each, int) and each < wait[1] for each in waited):
+        return [each if isinstance(each, BaseException) else _Behind() for each in replies]
+    return [next((error for error in waited if isinstance(error, BaseException)), each) for each in replies]
+
+
+def _servers(calls: list[Call], client: Any) -> dict[str, Any]:
+    """Return the servers of the calls by name, each with the arguments that make redis-py send a command there."""
+    if not isinstance(client, RedisCluster):
+        return {"": {}}
+    nodes = {node.name: node for call in calls if (node := client.get_node_from_key(call.key)) is not None}
+    return {name: {"target_nodes": node} for name, node in nodes.items()}
 
 
 async def forget(url: str, job: str) -> bool:

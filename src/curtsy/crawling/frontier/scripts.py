@@ -8,7 +8,7 @@ The keys of a partition begin with the base in KEYS[1]:
     :due:<d>    zset    hosts of the registered domain d with queued and no leased URLs, by the instant they are due
     :mine:<w>   zset    hosts of which worker w has leased some URLs and may lease more
     :urls       zset    queued URLs, all with score 0: `host 0 rank(8) seq(6) [parent, tries, target, target …]`
-    :claims     hash    leased URLs, by ticket
+    :claims     hash    leased URLs, by ticket, each with the nonce of the call that claimed it
     :leases     zset    tickets, by the instant they expire
     :failures   list    [instant, host, target, reason]
     :seen:g:n   sets    fingerprints; generation g has 8 * 2^g sets, so that each stays an array of integers
@@ -90,15 +90,22 @@ local function place(host)
   end
 end
 
--- End a claim: what it was, and its host, which is still to be put and placed. Nothing if there is no such claim.
-local function end_claim(ticket)
-  redis.call('ZREM', LEASES, ticket)
+-- Return the fields of a claim; nil if it does not exist or has another nonce.
+local function get_claim(ticket, nonce)
   local packed = redis.call('HGET', CLAIMS, ticket)
-  if not packed then
+  local claim = packed and cmsgpack.unpack(packed)
+  return claim and (not nonce or claim[7] == nonce) and claim or nil
+end
+
+-- End a claim; return it and its host, which the caller stores and places. Return nil for an unknown claim.
+local function end_claim(ticket, nonce)
+  local found = get_claim(ticket, nonce)
+  if not found then
     return nil
   end
+  redis.call('ZREM', LEASES, ticket)
   redis.call('HDEL', CLAIMS, ticket)
-  local name, rank, seq, tries, parent, target = unpack(cmsgpack.unpack(packed))
+  local name, rank, seq, tries, parent, target = unpack(found)
   local host = get_host(name)
   redis.call('ZREM', base .. ':mine:' .. host.owner, name)
   host.out = host.out - 1
@@ -224,8 +231,8 @@ return report(ARGV[2], tonumber(ARGV[3]), added)
 """,
 )
 
-# ARGV: now, worker, grace, most URLs to claim, microseconds of the lease, most leased URLs per host (or empty: as
-# added), most slots per registered domain (or empty: no limit); then pairs of a registered domain and its slots in use.
+# ARGV: now, worker, grace, most URLs to claim, microseconds of the lease, nonce, most leased URLs per host (or empty:
+# as added), most slots per registered domain (or empty: no limit); then pairs of a registered domain and its slots in use.
 # With 0 URLs to claim, the script only takes back expired leases and reports. Registered domains take turns: one that
 # was served goes behind all that wait.
 CLAIM = _script(
@@ -233,10 +240,10 @@ CLAIM = _script(
     r"""
 local MOST = 100
 local worker, grace, wanted, lease = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local limit, mine = tonumber(ARGV[6]), base .. ':mine:' .. ARGV[2]
-local share, held = tonumber(ARGV[7]) or math.huge, {}
+local nonce, limit, mine = ARGV[6], tonumber(ARGV[7]), base .. ':mine:' .. ARGV[2]
+local share, held = tonumber(ARGV[8]) or math.huge, {}
 local claimed, line, touched, served, full = {}, {}, {}, {}, {}
-for at = 8, #ARGV, 2 do
+for at = 9, #ARGV, 2 do
   held[ARGV[at]] = tonumber(ARGV[at + 1])
   if held[ARGV[at]] >= share then
     full[#full + 1], full[ARGV[at]] = ARGV[at], true
@@ -245,7 +252,9 @@ end
 
 for _, ticket in ipairs(redis.call('ZRANGE', LEASES, '-inf', now, 'BYSCORE', 'LIMIT', 0, MOST)) do
   local claim, host = end_claim(ticket)
-  if claim then
+  if not claim then
+    redis.call('ZREM', LEASES, ticket)
+  else
     wait_again(claim, host, claim.rank, claim.tries + 1)
     set_host(host)
     place(host)
@@ -295,7 +304,7 @@ local function serve(host, member)
   end
   state.ticket, state.queued, is_changed = state.ticket + 1, state.queued - 1, true
   local ticket = string.format('%.0f', state.ticket)
-  redis.call('HSET', CLAIMS, ticket, cmsgpack.pack({host.name, rank, seq, tries, parent, target}))
+  redis.call('HSET', CLAIMS, ticket, cmsgpack.pack({host.name, rank, seq, tries, parent, target, nonce}))
   redis.call('ZADD', LEASES, now + lease, ticket)
   host.out, host.owner = host.out + 1, worker
   claimed[#claimed + 1] = {state.ticket, host.name, target, (struct.unpack('>I8', rank)), parent, tries, host.pages}
@@ -350,15 +359,15 @@ return report(worker, grace, claimed, full)
 """,
 )
 
-# ARGV: now, worker, grace; then for each claim: ticket, end (done, failed, back, or page: done and counted),
+# ARGV: now, worker, grace; then for each claim: ticket, nonce, end (done, failed, back, or page: done and counted),
 # microseconds until the host is due (or empty), and the reason of a failure or the rank of a URL that goes back.
 END = _script(
     _PRELUDE,
     r"""
 local ended = {}
-for at = 4, #ARGV, 4 do
-  local how, after, word = ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3]
-  local claim, host = end_claim(ARGV[at])
+for at = 4, #ARGV, 5 do
+  local how, after, word = ARGV[at + 2], tonumber(ARGV[at + 3]), ARGV[at + 4]
+  local claim, host = end_claim(ARGV[at], ARGV[at + 1])
   ended[#ended + 1] = claim and 1 or 0
   if claim then
     if how == 'page' then
@@ -398,16 +407,16 @@ return report(ARGV[2], tonumber(ARGV[3]), was_left_out and 1 or 0)
 """,
 )
 
-# ARGV: now, worker, grace, ticket, microseconds of the lease.
+# ARGV: now, worker, grace, ticket, nonce, microseconds of the lease.
 RENEW = _script(
     _PRELUDE,
     r"""
-local is_valid = redis.call('HEXISTS', CLAIMS, ARGV[4])
-if is_valid == 1 then
-  redis.call('ZADD', LEASES, 'XX', now + ARGV[5], ARGV[4])
+local is_valid = get_claim(ARGV[4], ARGV[5]) ~= nil
+if is_valid then
+  redis.call('ZADD', LEASES, 'XX', now + ARGV[6], ARGV[4])
   is_changed = true
 end
-return report(ARGV[2], tonumber(ARGV[3]), is_valid)
+return report(ARGV[2], tonumber(ARGV[3]), is_valid and 1 or 0)
 """,
 )
 
