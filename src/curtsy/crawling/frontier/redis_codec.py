@@ -7,18 +7,23 @@ none of them.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from curtsy.crawling.frontier.local import CHUNK, microseconds
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done, Ending, Failed, Found, host_of
-from curtsy.crawling.frontier.url_table import demoted, rank_of, rank_parts
+from curtsy.crawling.frontier.url_table import demoted, fingerprint, rank_of, rank_parts
+from curtsy.http.registered_domain import site_of
 
 Group = tuple[str, int, str]
 """Host, rank and parent; the parent is empty for URLs without one."""
+
+_PIECE = 500
+"""URLs per script call: the server is blocked while a script runs."""
 
 _MIDDLE = 1 << 52
 """Offset that makes ranks non-negative. The sum stays below 2^53, up to which Lua counts exactly."""
@@ -37,6 +42,12 @@ class Script(NamedTuple):
     def on(self, base: str, *arguments: Any) -> Call:
         """Return a call of the script on the keys that begin with `base`."""
         return Call(("EVALSHA", self.sha, 2, base, f"{base}:moving", *arguments), self)
+
+
+def lua(*parts: str) -> Script:
+    """Return the script of some parts of Lua source."""
+    source = "".join(parts)
+    return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
 class Call(NamedTuple):
@@ -111,6 +122,30 @@ def chunks(founds: Sequence[Found]) -> Iterator[dict[Group, list[str]]]:
         yield groups
 
 
+def pieces(
+    chunk: dict[Group, list[str]], partition_of: Callable[[str], int], limit_of: Callable[[str], int]
+) -> list[tuple[int, list[Any]]]:
+    """Return partitions with the script arguments that add a chunk of URLs.
+
+    `partition_of` maps a registered domain to its partition, `limit_of` a host to its maximum of leased URLs.
+    """
+    found: list[tuple[int, list[Any]]] = []
+    begun: dict[int, list[Any]] = {}
+    for (host, rank, parent), urls in chunk.items():
+        site = site_of(host)
+        partition = partition_of(site)
+        for start in range(0, len(urls), _PIECE):
+            words = begun.get(partition)
+            if words is None or len(words) > _PIECE:
+                words = begun[partition] = []
+                found.append((partition, words))
+            piece = urls[start : start + _PIECE]
+            words += (host, limit_of(host), packed(rank), parent, len(piece), site, fingerprint(_site_mark(site)))
+            for url in piece:
+                words += (fingerprint(url), target_of(url))
+    return found
+
+
 def end_words(ending: Ending, partitions: int) -> tuple[Any, ...]:
     """Return the script arguments that end a claim."""
     match ending.end:
@@ -163,6 +198,11 @@ def claimed_of(handed: Handed, until: float, nonce: int, partition: int, partiti
 def packed(rank: int) -> bytes:
     """Return a rank as bytes that sort in its order."""
     return min(max(rank + _MIDDLE, 0), 2 * _MIDDLE - 1).to_bytes(8, "big")
+
+
+def _site_mark(site: str) -> str:
+    """Return a text for the set of seen URLs that records a registered domain; it cannot be a URL."""
+    return f"site {site}"
 
 
 def target_of(url: str) -> str:
