@@ -29,10 +29,9 @@ from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.message import SECOND
 from curtsy.core.messages import replicas_behind, unknown_format
 from curtsy.crawling.frontier.job_scripts import OPEN, PRESENT
-from curtsy.crawling.frontier.partition import total
 from curtsy.crawling.frontier.protocol import Counts
-from curtsy.crawling.frontier.redis_codec import Call, Report, read_report
-from curtsy.crawling.frontier.scripts import CLAIM, GONE
+from curtsy.crawling.frontier.redis_codec import Call
+from curtsy.crawling.frontier.scripts import GONE, PEEK
 from curtsy.stores.redis import Connection
 from curtsy.stores.redis_server import Moving, NoScript, RedisCluster, Server
 
@@ -57,6 +56,9 @@ SLOTS = 16_384
 _PREFIX = "curtsy:"
 _NAMES = f"{_PREFIX}crawls"
 _BATCH = 500
+
+_AT_ONCE = 128
+"""Calls that are sent at once: the timeout applies to each batch, and a poll of all partitions is many calls."""
 
 _PAUSE = 0.05
 """Seconds between two tries while a slot is being moved."""
@@ -119,7 +121,7 @@ class RedisJobs:
         return "" if self.clock is None else str(round(self.clock() * SECOND))
 
     async def ask(self, calls: list[Call], replicas: int = 0) -> list[Any]:
-        """Send all calls at once; return the replies, with a CurtsyError in place of each failed one.
+        """Send all calls in order; return the replies, with a CurtsyError in place of each failed one.
 
         Raise StoreError if fewer than `replicas` replicas of a server got the calls in time.
         """
@@ -128,7 +130,10 @@ class RedisJobs:
         if self._line is None:
             self._line = Connection(self.server)
         wait = ("WAIT", replicas, round(self.server.timeout * 500)) if replicas else ()
-        replies = await self._line.call(lambda client: _send(calls, client, wait))
+        replies: list[Any] = []
+        for start in range(0, len(calls), _AT_ONCE):
+            send = functools.partial(_send, calls[start : start + _AT_ONCE], wait)
+            replies += await self._line.call(send)
         if any(isinstance(each, _Behind) for each in replies):
             raise StoreError(replicas_behind(self.server.address.shown, replicas, self.server.timeout / 2))
         return [self._failed(each) if isinstance(each, BaseException) else each for each in replies]
@@ -183,12 +188,6 @@ class RedisJobs:
         if not OLDEST_FORMAT <= format <= FORMAT:
             raise PolicyError(unknown_format(name, self.server.address.shown, format, OLDEST_FORMAT, FORMAT))
 
-    async def look(self, job: SharedJob) -> list[Report]:
-        """Return a report on each partition."""
-        words = self.now(), "", 0, job.format, 0, 0, "", ""
-        calls = [CLAIM.on(job.base(number), *words) for number in range(job.partitions)]
-        return [read_report(reply) for reply in await self.demand(calls)]
-
     async def forget(self, name: str) -> bool:
         """Remove a job and all its keys; return False if it did not exist."""
         job = await self.find(name)
@@ -212,14 +211,15 @@ class RedisJobs:
         if job is None:
             return None
         self._check(name, job.format)
-        changes = [Call(("HGET", f"{job.base(number)}:state", "last")) for number in range(job.partitions)]
-        asked = [PRESENT.on(home(name), self.now()), Call(("HGETALL", f"{home(name)}:notes")), *changes]
-        heard, notes, *changed = await self.demand(asked)
+        peeks = [PEEK.on(job.base(number)) for number in range(job.partitions)]
+        asked = [PRESENT.on(home(name), self.now()), Call(("HGETALL", f"{home(name)}:notes")), *peeks]
+        heard, notes, *found = await self.demand(asked)
+        changed_at, *counts = zip(*found, strict=True)
         return JobSummary(
             name=name,
-            counts=total(await self.look(job)),
+            counts=Counts(*map(sum, counts)),
             heard={worker.decode(): ago / SECOND for worker, ago in _pairs(heard)},
-            changed_at=max((float(each) / SECOND for each in changed if each is not None), default=None),
+            changed_at=max(changed_at) / SECOND or None,
             notes=read_notes(notes),
         )
 
@@ -250,7 +250,7 @@ class _Behind(Exception):
     """Error: too few replicas have a call."""
 
 
-async def _send(calls: Sequence[Call], client: Any, wait: tuple[Any, ...]) -> list[Any]:
+async def _send(calls: Sequence[Call], wait: tuple[Any, ...], client: Any) -> list[Any]:
     """Send all calls at once; return the replies, errors included.
 
     `wait` is the command that waits for replicas, or empty. The function retries until every slot has arrived, so the
@@ -263,13 +263,14 @@ async def _send(calls: Sequence[Call], client: Any, wait: tuple[Any, ...]) -> li
     cancelled = task.cancelling()
     while left:
         got = dict(zip(left, await _exchange(list(left.values()), client, wait), strict=True))
-        unknown = {place: left[place].spelled_out() for place, reply in got.items() if isinstance(reply, NoScript)}
-        if unknown:
-            got.update(zip(unknown, await _exchange(list(unknown.values()), client, wait), strict=True))
         for place, reply in got.items():
             replies[place] = reply
-        left = {place: left[place] for place, reply in got.items() if type(reply) in Moving}
-        if left:
+        unknown = {left[place].script: place for place, reply in reversed(got.items()) if isinstance(reply, NoScript)}
+        is_moving = any(type(reply) in Moving for reply in got.values())
+        left = {place: calls[place] for place, reply in got.items() if type(reply) in (*Moving, NoScript)}
+        for place in unknown.values():  # the first call brings the script for all others on its server
+            left[place] = calls[place].spelled_out()
+        if is_moving:
             if task.cancelling() > cancelled:  # redis-py may report a cancellation as a failed reply
                 raise asyncio.CancelledError
             await asyncio.sleep(_PAUSE)

@@ -280,3 +280,16 @@ end
 return report(is_valid and 1 or 0)
 """,
 )
+
+# Return the instant of the last change, and the counts of `Counts` in their order, without any change.
+PEEK = lua(
+    r"""
+local base = KEYS[1]
+local found = redis.call('HMGET', base .. ':state', 'last', 'queued', 'done', 'failed')
+for place = 1, 4 do
+  found[place] = tonumber(found[place]) or 0
+end
+local leased, hosts = redis.call('HLEN', base .. ':claims'), redis.call('HLEN', base .. ':hosts')
+return {found[1], found[2], leased, found[3], found[4], hosts}
+"""
+)
