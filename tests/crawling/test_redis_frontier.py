@@ -16,9 +16,9 @@ from typing import Any, Self
 import pytest
 
 from curtsy.core.errors import PolicyError, StoreError
-from curtsy.crawling.frontier.partition import GRACE
+from curtsy.crawling.frontier.partition import GRACE, LOOK
 from curtsy.crawling.frontier.protocol import Claimed, Counts, Deferred, Done, Ending, Failed, Found, Lapsed
-from curtsy.crawling.frontier.redis import LEASE, LOOK, MARGIN, RedisFrontier
+from curtsy.crawling.frontier.redis import LEASE, MARGIN, RedisFrontier
 from curtsy.crawling.frontier.redis_jobs import PRESENCE, JobGone, forget, home, jobs
 from tests.crawling.sharer import Sharer, busiest, filters
 from tests.support.listening import carry, listening

@@ -138,6 +138,51 @@ def test_a_host_has_no_more_pages_than_it_may_over_all_workers_and_restarts(site
     assert _pages_asked_by(site, "Late/1") == []
 
 
+def test_workers_end_when_all_that_is_left_is_due_later_than_their_patience(site: Site, tmp_path: Path) -> None:
+    """Issue 17: with budgets spent, two workers do not wait for ever"""
+    with RedisServer() as server:
+        options = {
+            **MANNERS, "seeds": build(site, 9), "store": server.url, "max_requests_per_day": 4, "pause_min": 0.0,
+            "pause_max": 0.0, "patience": 5.0,
+        }  # fmt: skip
+        workers = [CrawlProcess(**options, job=str(tmp_path / name / "shared"), is_held=True) for name in "ab"]
+        for worker in workers:
+            worker.begin()
+        summaries = [worker.summary() for worker in workers]
+
+    assert [summary["ended"] for summary in summaries] == ["later", "later"]
+    assert all(summary["queued"] > 0 and summary["resume_in"] > 5.0 for summary in summaries)
+    assert all(len(site.visits(host=host)) == 4 for host in HOSTS)
+
+
+def test_a_page_limit_holds_over_busy_workers_but_for_what_is_in_flight(site: Site, tmp_path: Path) -> None:
+    """Issue 17: four workers that write all the time, and one that comes when the limit is reached"""
+    most = 120
+    files = [tmp_path / f"{name}.jsonl" for name in "abcde"]
+    with RedisServer() as server:
+        options = {
+            **MANNERS, "seeds": build(site, 200), "store": server.url, "max_pages": most, "pause_min": 0.0,
+            "pause_max": 0.0,
+        }  # fmt: skip
+
+        def worker(file: Path) -> CrawlProcess:
+            return CrawlProcess(**options, job=str(tmp_path / file.stem / "shared"), outputs=[str(file)], is_held=True)
+
+        workers = [worker(file) for file in files[:4]]
+        for each in workers:
+            each.begin()
+        summaries = [each.summary() for each in workers]
+        late = worker(files[4])
+        late.begin()
+        summaries.append(late.summary())
+
+    written = [url for file in files for url in _written(file)]
+    assert [summary["ended"] for summary in summaries] == ["max_pages"] * 5
+    assert summaries[-1]["fetched"] == 0
+    assert len(written) == len(set(written)) == sum(summary["fetched"] for summary in summaries)
+    assert most <= len(written) <= most + len(HOSTS), "each host has one request in flight at most"
+
+
 class Cable:
     """A way to a server that can be cut: what went over it gets no answer any more."""
 

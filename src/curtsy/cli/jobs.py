@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 from rich.text import Text
 
 from curtsy.cli import console
@@ -24,7 +25,7 @@ from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.jobs import ENDED, TOTALS, Job, folder_of, look, remove, shared, totals_of
 from curtsy.crawling.jobs import jobs as local_jobs
 from curtsy.crawling.outputs.skipped import read_examples
-from curtsy.crawling.progress import CrawlSummary, Ended
+from curtsy.crawling.progress import CrawlSummary, CrawlTotals, Ended
 from curtsy.stores import read_all
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ NARROW = 70
 
 MOST_HOSTS = 10
 """Maximum number of a job's hosts shown."""
+
+MOST_SEEDS = 10
+"""Maximum number of a job's start URLs shown."""
 
 MOST_WORKERS = 20
 """Maximum number of a job's workers shown."""
@@ -174,6 +178,8 @@ def show(given: CommandContext, name: str, is_json: bool) -> None:
     found = _shared_one(server, name) if server else None
     job = look(folder_of(name)) if found is None else shared(found)
     records = {key: each for key, each in running.items() if key == job.name or key.startswith(f"{job.name}:")}
+    if job.is_running and job.counts is None and (record := records.get(job.name)) is not None:
+        job = _running_job(job, record)
     whole = _in_full(job, _fields(job, running, found)) | {
         "crew": _crew(job, records, found), "busiest": _busiest(records) if job.is_running else [],
     }  # fmt: skip
@@ -181,6 +187,13 @@ def show(given: CommandContext, name: str, is_json: bool) -> None:
         console.write_json(whole)
     else:
         _show(job, whole, "" if found is None else server)
+
+
+def _running_job(job: Job, record: CrawlRecord) -> Job:
+    """Return a running job of this machine with the figures that its process publishes."""
+    totals = CrawlTotals(fetched=record.pages, cached=record.cached, bytes=record.bytes)
+    totals.seconds = max(0.0, record.updated_at - record.started_at)
+    return msgspec.structs.replace(job, totals=totals, seeds=record.seeds)
 
 
 def _shared_one(server: str, name: str) -> JobSummary | None:
@@ -250,12 +263,13 @@ def _show(job: Job, whole: dict[str, Any], server: str) -> None:
     workers = sum(name.startswith(TOTALS) for name in job.notes)
     fetched = headline(job.totals) + (f" by {workers:,} workers" if workers > 1 else "")
     outputs = [name for name in job.notes if name.startswith("output:") and name.count(":") > 1]
-    more = len(whole["crew"]) - MOST_WORKERS
+    more, seeds = len(whole["crew"]) - MOST_WORKERS, len(whole["seeds"]) - MOST_SEEDS
     rows: list[tuple[str, str | None]] = [
         ("state", _state(whole, ": stopped at {}, can be resumed")),
-        *(("start", each) for each in whole["seeds"]),
+        *(("start", each) for each in whole["seeds"][:MOST_SEEDS]),
+        ("", f"and {console.counted(seeds, 'more start URL')}" if seeds > 0 else None),
         ("scope", whole["scope"]),
-        ("fetched", None if job.counts is None else fetched),
+        ("fetched", None if job.counts is None and whole["pages"] is None else fetched),
         ("left", None if whole["queued"] is None else f"{whole['queued']:,}"),
         ("hosts", None if whole["hosts"] is None else f"{whole['hosts']:,}"),
         ("changed", _ago(whole["changed_at"]) or None),

@@ -303,6 +303,27 @@ def no_job(folder: object) -> str:
     return f"there is no job in {folder}. `curtsy jobs ls` lists all jobs."
 
 
+def unknown_format(job: str, server: str, format: int, oldest: int, latest: int) -> str:
+    """Return the message for a shared job whose format this version cannot read."""
+    if format > latest:
+        return (
+            f"the job {job!r} on {server} has format {format}, and this curtsy knows formats up to {latest}: a later "
+            "version wrote it. Upgrade curtsy here."
+        )
+    return (
+        f"the job {job!r} on {server} has format {format}, and this curtsy knows formats from {oldest} on: an earlier "
+        "version wrote it. Finish it with that version, or restart it."
+    )
+
+
+def replicas_behind(server: str, replicas: int, seconds: float) -> str:
+    """Return the message for writes that too few replicas have."""
+    return (
+        f"{server}: the last writes did not reach {replicas} replica{'s' * (replicas > 1)} in {span(seconds)}. Check "
+        f"the replicas, or lower replicas={replicas} in the store's URL."
+    )
+
+
 def running_job(name: str) -> str:
     """Describe a job that cannot be removed while it runs."""
     return f"the job {name} is running. Stop it first, then remove it."

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from curtsy.core.errors import CurtsyError
-from curtsy.crawling.frontier.protocol import AsyncFrontier, Deferred, Done, Ending, Lapsed
-from curtsy.crawling.jobs import TOTALS, pages_in, totals_of
+from curtsy.crawling.frontier.protocol import PAGES, AsyncFrontier, Deferred, Done, Ending, Lapsed
+from curtsy.crawling.jobs import TOTALS, totals_of
 from curtsy.crawling.outputs.protocol import FileOutput, Output, Written
 from curtsy.crawling.progress import CrawlTotals
 from curtsy.crawling.results import MOST_LINKS, Finished, SkippedUrl
@@ -81,13 +81,11 @@ class Committer:
         MOST_LEFT. They are not in the frontier."""
         self._left: Counter[str] = Counter()
         """Number of all such seeds, by reason."""
-        self._others = 0
-        """Pages of other workers on the same frontier."""
 
     @property
     def pages(self) -> int:
         """Return the number of pages of the job, over all workers."""
-        return self.totals.pages + self._others
+        return max(self.totals.pages, self._frontier.pages)
 
     @property
     def bytes_now(self) -> int:
@@ -97,13 +95,17 @@ class Committer:
     async def open(self, notes: Mapping[str, Any]) -> None:
         """Resume all outputs at the ends in the frontier's notes. Raises StoreError if the notes are damaged."""
         self.totals = self.before = totals_of(notes, self._totals_name)
-        self._others = pages_in(notes, but=self._totals_name)
         for output in self._outputs:
             state = notes.get(key := self._key(output))
             output.open(state)
             self._states[key] = output.flush()  # of a cut file, the end that it has now
         if self._states:  # noted before the first page, so that after a kill the files are recognized as ours
             await self._frontier.note(self._states)
+        if self._who:  # the pages of all workers, in case an earlier version left only their totals
+            names = [name for name in notes if name.startswith(TOTALS)]
+            await self._frontier.note(
+                {PAGES + name.removeprefix(TOTALS): totals_of(notes, name).pages for name in names}
+            )
 
     @property
     def has_stream(self) -> bool:
@@ -140,10 +142,6 @@ class Committer:
         """Return the totals for the frontier's notes, with the time after the last commit and without skipped seeds."""
         totals = msgspec.structs.replace(self.totals, seconds=self.before.seconds + elapsed)
         return {self._totals_name: msgspec.to_builtins(totals)}
-
-    async def look_at_others(self) -> None:
-        """Update the number of pages of the other workers."""
-        self._others = pages_in(await self._frontier.notes(), but=self._totals_name)
 
     async def is_ready(self, finished: Finished) -> bool:
         """Return whether a claim can be written. If its page has too many links, add some of them instead."""
@@ -188,6 +186,8 @@ class Committer:
         else:
             totals, states = self._put(batch, seconds)
         notes: dict[str, Any] = {**states, self._totals_name: msgspec.to_builtins(totals)}
+        if self._who:
+            notes[PAGES + self._who] = totals.pages
         for finished in batch:
             notes.update(finished.notes)
         endings = [each.ending(now) for each in batch]

@@ -295,6 +295,8 @@ class Crawler:
         if self.fetches.broken is not None:
             raise self.fetches.broken
         await self._renew()
+        if self._lease is not None:  # a busy worker, too, learns the pages of the others
+            await self._look()
         over = self._over()
         return await (self._proceed() if over is None else self._wind_down(over))
 
@@ -440,9 +442,7 @@ class Crawler:
         now = self._timers.now()
         if self._lease is None or now - self._looked_at >= SHARED_LOOK:
             self._looked_at = now
-            self.counts = await self._frontier.counts()
-            if self._lease is not None:
-                await self._committer.look_at_others()
+            self.counts = await self._frontier.recent_counts()
 
     async def _renew(self) -> None:
         """Renew the leases of running fetches and of pages that wait for their consumer."""
@@ -465,7 +465,7 @@ class Crawler:
             await self._frontier.note({ENDED: str(ended), **self._committer.final_note(elapsed)})
         try:
             self.counts = await self._frontier.counts()
-            reasons = reasons | dict((await self._frontier.failures())[:MOST_REASONS])
+            reasons = reasons | dict(await self._frontier.failures(MOST_REASONS))
         except CurtsyError:
             if self.failure is None:
                 raise

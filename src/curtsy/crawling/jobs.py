@@ -89,9 +89,9 @@ def totals_of(notes: Mapping[str, Any], name: str = TOTALS) -> CrawlTotals:
         raise StoreError(unreadable_totals(name, error)) from error
 
 
-def pages_in(notes: Mapping[str, Any], *, but: str | None = None) -> int:
-    """Return the pages of all workers except the one with the totals `but`. Raises StoreError."""
-    return sum(totals_of(notes, name).pages for name in notes if name.startswith(TOTALS) and name != but)
+def pages_in(notes: Mapping[str, Any]) -> int:
+    """Return the pages of all workers. Raises StoreError."""
+    return sum(totals_of(notes, name).pages for name in notes if name.startswith(TOTALS))
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)

@@ -43,6 +43,7 @@ except ImportError as error:
 FAILURES = (redis.RedisError, redis.exceptions.RedisClusterException, OSError, asyncio.TimeoutError)
 """Exceptions of redis-py for a server that fails. RedisClusterException is no RedisError."""
 
+RedisCluster = redis.asyncio.cluster.RedisCluster
 NoScript = redis.exceptions.NoScriptError
 NoPermission = redis.exceptions.NoPermissionError
 
@@ -154,7 +155,9 @@ def parse_address(url: str) -> Address:
             options.pop("db", None)
         if place.is_tls:
             options["ssl"] = True
-    return Address(place.shown, place.kind, place.url, place.hosts, place.service, place.is_tls, options)
+    return Address(
+        place.shown, place.kind, place.url, place.hosts, place.service, place.is_tls, place.replicas, options
+    )
 
 
 def _options(url: str, shown: str) -> dict[str, Any]:

@@ -10,7 +10,8 @@
     redis+sentinel://host:26379,host:26379/service  the primary that the sentinels report
     redis+cluster://host:6379,host:6379             a cluster, by any of its nodes
 
-`rediss+sentinel` and `rediss+cluster` are the last two with TLS. Options of redis-py can follow a `?`.
+`rediss+sentinel` and `rediss+cluster` are the last two with TLS. Options of redis-py can follow a `?`. So can
+`replicas=1`: then a shared crawl ends a page only when so many replicas have the URLs found on it.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ _URL = re.compile(
 _BEGINS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _HOST = re.compile(r"(?:\[(?P<address>[^\]]+)\]|(?P<name>[^:\[\]]*))(?::(?P<port>[0-9]{1,5}))?")
 _PORTS = {"sentinel": 26379}
+
+MOST_REPLICAS = 100
+"""Maximum of the option `replicas`."""
 
 
 def parse_store_url(url: str) -> tuple[Literal["memory", "sqlite", "redis"], str]:
@@ -134,13 +138,15 @@ class ServerUrl:
 
     service: str = ""
     is_tls: bool = False
+    replicas: int = 0
+    """Replicas that must have the URLs found on a page before a shared crawl ends the page."""
 
 
 def parse_server(url: str) -> ServerUrl:
     """Parse the URL of a Redis or Valkey server. Raises PolicyError, with a message without secrets."""
     begins = _BEGINS.match(url)
     scheme = begins[0].lower() if begins else ""
-    url = scheme + url[len(scheme) :]
+    url, replicas = _without_replicas(scheme + url[len(scheme) :])
     found = _URL.fullmatch(url)
     if found is None:
         what = f"begins with {scheme[:-3][:40]!r}, which is no Redis" if scheme else "does not begin as one of a Redis"
@@ -149,7 +155,7 @@ def parse_server(url: str) -> ServerUrl:
             "redis+cluster."
         )
     if found["unix"]:
-        return ServerUrl(f"unix://{found['socket']}", "", url)
+        return ServerUrl(f"unix://{found['socket']}", "", url, replicas=replicas)
     scheme, _, kind = found["scheme"].partition("+")
     if "@" in (found["query"] or ""):
         raise PolicyError(
@@ -169,7 +175,21 @@ def parse_server(url: str) -> ServerUrl:
         raise PolicyError(f"{shown}: a cluster has no database but 0. Leave it out.")
     login = f"{quote(found['login'], safe=':%')}@" if found["login"] else ""
     plain = f"{scheme}://{login}{found['hosts'].partition(',')[0]}/{database}?{found['query'] or ''}"
-    return ServerUrl(shown, kind, plain, hosts, service, is_tls=scheme == "rediss")
+    return ServerUrl(shown, kind, plain, hosts, service, scheme == "rediss", replicas)
+
+
+def _without_replicas(url: str) -> tuple[str, int]:
+    """Return a URL without its option `replicas`, which redis-py does not know, and the option's value."""
+    place, mark, query = url.rpartition("?")
+    options = query.split("&") if mark else []
+    own = [each for each in options if each.startswith("replicas=")]
+    if not own:
+        return url, 0
+    value = own[-1].removeprefix("replicas=")
+    if not (value.isascii() and value.isdigit() and int(value) <= MOST_REPLICAS):
+        raise rule("replicas", value, f"a number from 0 to {MOST_REPLICAS}")
+    rest = "&".join(each for each in options if each not in own)
+    return place + (f"?{rest}" if rest else ""), int(value)
 
 
 def _host(text: str, default: int, shown: str) -> tuple[str, int]:

@@ -22,6 +22,7 @@ from curtsy.core.message import SECOND
 from curtsy.crawling.frontier.host_schedule import HostSchedule
 from curtsy.crawling.frontier.protocol import (
     LEASE,
+    MOST_FAILURES,
     Claimed,
     Concurrency,
     Counts,
@@ -273,9 +274,18 @@ class LocalFrontier:
             for host, waiting, out, due_at in schedule.busiest(limit)
         ]
 
-    async def failures(self) -> list[tuple[str, str]]:
-        """Return the failed URLs with their reasons, in order."""
-        return self._table.failures()
+    async def recent_counts(self) -> Counts:
+        """Return the counts."""
+        return await self.counts()
+
+    @property
+    def pages(self) -> int:
+        """Return 0: the pages of this process are all there are."""
+        return 0
+
+    async def failures(self, limit: int = MOST_FAILURES) -> list[tuple[str, str]]:
+        """Return the first failed URLs with their reasons, in order."""
+        return self._table.failures()[:limit]
 
     async def note(self, notes: Mapping[str, Any]) -> None:
         """Store plain values by name."""

@@ -1,24 +1,42 @@
-"""Partitions of a shared frontier: their owners, and when each has something due.
+"""Partitions of a shared frontier: their owners, their last reports, and when to poll each.
 
 Every registered domain belongs to one partition with all its hosts. Every partition belongs to one of the present
 workers, by rendezvous hashing: when a worker joins or leaves, only its own partitions change owner. So a host mostly
 returns to a worker that has its connections and robots rules. Ownership is only a preference: after a grace period, any
 worker may serve a host.
+
+A worker that gets as many URLs as it wants polls its own partitions every OWN_TURNS turns, the others every OTHER_TURNS
+turns. A worker that could take more polls all of them at once: every LOOK seconds, and less often the longer that is in
+vain, but at least every IDLE_LOOK seconds.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from curtsy.core.message import SECOND
+from curtsy.crawling.frontier.protocol import Counts
+from curtsy.crawling.frontier.redis_codec import Report
 
 GRACE = SECOND // 4
 """Microseconds for which other workers leave a due host to the owner of its partition."""
 
+LOOK = 1.0
+"""Seconds between two turns of polls for URLs that other workers added."""
+
+IDLE_LOOK = 5.0
+"""Maximum seconds between two polls of all partitions by a worker that could take more URLs."""
+
+OWN_TURNS, OTHER_TURNS = 2, 16
+"""Turns between two polls of a partition by a worker with enough URLs, of its own partitions and of the others."""
+
 NEVER = 1 << 62
 
 _NAMES = 10_000
+_NONE = msgspec.Raw(b"\xc0")
 
 
 class Partitions:
@@ -30,17 +48,28 @@ class Partitions:
         self._is_own = [True] * count
         self._workers: frozenset[str] = frozenset({worker})
         self._numbers: dict[str, int] = {}
+        self._reports: dict[int, Report] = {}
+        self._turn = 0
+        self._all_at = -NEVER
+        """When all partitions are polled next."""
+        self._pause = LOOK
+        """Seconds until all partitions are polled again, if that is in vain."""
 
     @property
     def is_alone(self) -> bool:
         """Return whether no other worker is present."""
         return len(self._workers) == 1
 
+    @property
+    def has_leased(self) -> bool:
+        """Return whether any worker has leased a URL, by the last reports."""
+        return any(report.leased for report in self._reports.values())
+
     def share(self, workers: Iterable[str]) -> None:
-        """Set the present workers, and derive which partitions belong to this one."""
+        """Set the present workers, and derive which partitions belong to this one. If they changed, poll all soon."""
         present = frozenset(workers) | {self._worker}
         if present != self._workers:
-            self._workers = present
+            self._workers, self._all_at = present, -NEVER
             owners = (max(present, key=lambda worker: _weight(worker, number)) for number in range(len(self._due_at)))
             self._is_own = [owner == self._worker for owner in owners]
 
@@ -57,9 +86,37 @@ class Partitions:
         """Return the microseconds for which hosts of a partition are left to another worker."""
         return 0 if self._is_own[partition] else GRACE
 
-    def learn(self, partition: int, wait: int, now: int) -> None:
-        """Record that a partition has something due in `wait` microseconds; -1 means never."""
-        self._due_at[partition] = NEVER if wait < 0 else now + wait
+    def learn(self, partition: int, report: Report, now: int) -> None:
+        """Record the report on a partition."""
+        self._reports[partition] = msgspec.structs.replace(report, answer=_NONE)  # it would keep the whole reply
+        self._due_at[partition] = NEVER if report.wait < 0 else now + report.wait
+
+    def expect(self, partition: int, now: int) -> None:
+        """Record that a partition may have something due."""
+        self._due_at[partition] = now
+
+    def counts(self) -> Counts:
+        """Return the counts by the last reports."""
+        return total(self._reports.values())
+
+    def to_poll(self, now: int, is_hungry: bool) -> Sequence[int]:
+        """Return the partitions to poll in this turn. `is_hungry` is true if the worker could take more URLs."""
+        self._turn += 1
+        if self._all_at == -NEVER or (is_hungry and now >= self._all_at):
+            return range(len(self._due_at))
+        if is_hungry:
+            return ()
+        own = OTHER_TURNS if self.is_alone else OWN_TURNS
+        return [
+            number
+            for number, is_own in enumerate(self._is_own)
+            if (number + self._turn) % (own if is_own else OTHER_TURNS) == 0
+        ]
+
+    def polled_all(self, now: int, is_in_vain: bool) -> None:
+        """Record a poll of all partitions, and whether it found nothing more that is due."""
+        self._pause = min(2 * self._pause, IDLE_LOOK) if is_in_vain and self._all_at != -NEVER else LOOK
+        self._all_at = now + round(self._pause * SECOND)
 
     def due(self, now: int) -> list[int]:
         """Return the partitions with something due: own ones first, then the longest overdue."""
@@ -69,6 +126,18 @@ class Partitions:
     def due_at(self) -> int:
         """Return when the first partition has something due; NEVER if no due time is known."""
         return min(self._due_at)
+
+
+def total(reports: Iterable[Report]) -> Counts:
+    """Return the summed counts of partitions."""
+    found = list(reports)
+    return Counts(
+        queued=sum(report.queued for report in found),
+        leased=sum(report.leased for report in found),
+        done=sum(report.done for report in found),
+        failed=sum(report.failed for report in found),
+        hosts=sum(report.hosts for report in found),
+    )
 
 
 def _weight(worker: str, partition: int) -> int:

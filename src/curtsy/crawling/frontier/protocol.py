@@ -23,6 +23,12 @@ from curtsy.core.secrets import masked_repr
 LEASE = 600.0
 """Seconds for which a claim leases a URL: longer than a fetch with its waits takes."""
 
+MOST_FAILURES = 10_000
+"""Default limit of the failed URLs that are read."""
+
+PAGES = "pages:"
+"""Prefix of the note with the pages of a worker. A shared frontier adds them up as `pages`."""
+
 Concurrency = int | None | Callable[[str], int | None]
 """Maximum number of leased URLs per host: a number, or a function of the host. None means no limit."""
 
@@ -218,12 +224,21 @@ class AsyncFrontier(Protocol):
         """Return the counts over all workers."""
         ...
 
+    async def recent_counts(self) -> Counts:
+        """Return the counts over all workers as far as they are known; those of others may be some seconds old."""
+        ...
+
+    @property
+    def pages(self) -> int:
+        """Return the pages of all workers by their PAGES notes, at the last call; 0 in a frontier of one process."""
+        ...
+
     async def busiest(self, limit: int) -> list[HostQueue]:
         """Return the hosts with the longest queues; fewer or none if they are expensive to find."""
         ...
 
-    async def failures(self) -> list[tuple[str, str]]:
-        """Return the failed URLs, each with its reason."""
+    async def failures(self, limit: int = MOST_FAILURES) -> list[tuple[str, str]]:
+        """Return at most `limit` of the failed URLs, each with its reason."""
         ...
 
     async def note(self, notes: Mapping[str, Any]) -> None:

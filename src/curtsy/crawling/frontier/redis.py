@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import secrets
 import socket
@@ -24,9 +25,12 @@ import msgspec
 from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.message import SECOND
 from curtsy.crawling.frontier import redis_codec
+from curtsy.crawling.frontier.job_scripts import BEAT, NOTE
 from curtsy.crawling.frontier.local import microseconds
-from curtsy.crawling.frontier.partition import NEVER, Partitions
+from curtsy.crawling.frontier.partition import LOOK, NEVER, Partitions, total
 from curtsy.crawling.frontier.protocol import (
+    MOST_FAILURES,
+    PAGES,
     Claimed,
     Concurrency,
     Counts,
@@ -39,6 +43,7 @@ from curtsy.crawling.frontier.protocol import (
 )
 from curtsy.crawling.frontier.redis_codec import Call, Script
 from curtsy.crawling.frontier.redis_jobs import (
+    FORMAT,
     PARTITIONS,
     PRESENCE,
     TIMEOUT,
@@ -46,9 +51,8 @@ from curtsy.crawling.frontier.redis_jobs import (
     SharedJob,
     home,
     read_notes,
-    total,
 )
-from curtsy.crawling.frontier.scripts import ADD, BEAT, CLAIM, END, NOTE, PASS_OVER, RENEW
+from curtsy.crawling.frontier.scripts import ADD, CLAIM, END, PASS_OVER, RENEW
 from curtsy.crawling.frontier.url_table import fingerprint, skip_mark
 from curtsy.http.registered_domain import site_of
 
@@ -61,25 +65,19 @@ A longer fetch renews its lease.
 MARGIN = 5.0
 """Seconds before the end of a lease at which its holder treats it as expired; at most a tenth of it."""
 
-LOOK = 1.0
-"""Seconds between two checks of all partitions for URLs that other workers added."""
-
 MOST_PARTITIONS = 4096
 """Maximum number of partitions; checking more would only cost time."""
-
-BEAT_EVERY = PRESENCE / 3
-"""Seconds between two heartbeats of a worker."""
 
 ANY = 2**32 - 1
 """Limit of leased URLs per host that means no limit."""
 
-_PIECE = 500
-"""URLs per script call: the server is blocked while a script runs."""
-
 _NOTES = 1000
 """Notes per script call: Lua's `unpack` is limited to some thousands of values."""
 
-_WIDTHS = (4, 8, 16, 32, 64, 64, 64, 64)
+_NONCE = 32
+"""Bits of the random number that marks the claims of one call."""
+
+_WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512)
 """Partitions queried at once in each round: few at first, so that one reply has many URLs."""
 
 
@@ -89,7 +87,7 @@ class RedisFrontier:
     `worker` names this worker and must be unique; None generates a name. `restart` starts the job over. While other
     workers are active, it raises PolicyError. `partitions` applies to a new job only. `timeout` is the seconds to wait
     for the server. Server problems raise StoreError, and the call may then be repeated. `clock` replaces the server's
-    time, in tests.
+    time, in tests. With the option `replicas` in the URL, URLs count as added when so many replicas have them.
 
     The frontier belongs to one event loop. `check` or the first call connects it.
     """
@@ -113,9 +111,10 @@ class RedisFrontier:
             raise PolicyError(f"lease = {lease!r} must be above 0 seconds. Leave it out to use {LEASE:g}.")
         if not 1 <= partitions <= MOST_PARTITIONS:
             raise PolicyError(
-                f"partitions = {partitions!r} must be from 1 to {MOST_PARTITIONS}. Leave it out to use 64."
+                f"partitions = {partitions!r} must be from 1 to {MOST_PARTITIONS}. Leave it out to use {PARTITIONS}."
             )
         self._registry = RedisJobs(url, timeout=timeout, clock=clock)
+        self._replicas = self._registry.server.address.replicas
         self._name = job
         self._worker = worker or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._concurrency = concurrency
@@ -132,13 +131,22 @@ class RedisFrontier:
         """Tickets of claims whose end was sent but not confirmed: only this worker can have ended them."""
         self._full: set[str] = set()
         """Registered domains that reached their share of slots at the last claim."""
-        self._polled_at = self._heartbeat_at = -NEVER
+        self._look_at = -NEVER
+        self._is_hungry = True
+        """True if the last claim got fewer URLs than it wanted."""
+        self._format = FORMAT
+        self._pages = 0
         self._is_closed = False
 
     @property
     def worker(self) -> str:
         """Return the name of this worker."""
         return self._worker
+
+    @property
+    def pages(self) -> int:
+        """Return the pages of all workers, as of the last reply."""
+        return self._pages
 
     async def check(self) -> None:
         """Connect; raise PolicyError if the server is too old or may evict data.
@@ -156,32 +164,21 @@ class RedisFrontier:
         job = await self._opened()
         added = 0
         for chunk in redis_codec.chunks(founds):
-            pieces = self._pieces(chunk)
+            pieces = redis_codec.pieces(chunk, self._partitions.of, self._limit)
             calls = [self._call(job, ADD, partition, *words) for partition, words in pieces]
-            replies = await self._registry.demand(calls + (beside or []))
+            replies = await self._registry.demand(calls + (beside or []), self._replicas)
             beside = None
+            self._take_pages(replies[len(calls) :])
             for (partition, _), reply in zip(pieces, replies, strict=False):
                 added += redis_codec.read_number(self._learn(partition, reply).answer)
         if beside:
-            await self._registry.demand(beside)
+            self._take_pages(await self._registry.demand(beside, self._replicas))
         return added
 
-    def _pieces(self, chunk: dict[redis_codec.Group, list[str]]) -> list[tuple[int, list[Any]]]:
-        """Return partitions with the script arguments that add a chunk of URLs."""
-        pieces: list[tuple[int, list[Any]]] = []
-        begun: dict[int, list[Any]] = {}
-        for (host, rank, parent), urls in chunk.items():
-            partition = self._partitions.of(site_of(host))
-            for start in range(0, len(urls), _PIECE):
-                words = begun.get(partition)
-                if words is None or len(words) > _PIECE:
-                    words = begun[partition] = []
-                    pieces.append((partition, words))
-                piece = urls[start : start + _PIECE]
-                words += (host, self._limit(host), redis_codec.packed(rank), parent, len(piece), site_of(host))
-                for url in piece:
-                    words += (fingerprint(url), redis_codec.target_of(url))
-        return pieces
+    def _take_pages(self, replies: Sequence[int]) -> None:
+        """Take the pages of all workers from the replies to notes."""
+        if replies:
+            self._pages = replies[-1]
 
     def locate(self, host: str, address: str) -> None:
         """Do nothing: registered domains take turns here without regard to addresses."""
@@ -200,7 +197,7 @@ class RedisFrontier:
         for width in _WIDTHS:
             if not waiting or (limit and len(claimed) >= limit):
                 break
-            width = min(width, limit) if width == _WIDTHS[0] and limit else width
+            width = min(width, limit - len(claimed)) if limit else width
             asked, waiting = waiting[:width], waiting[width:]
             try:
                 claimed += await self._claim_from(job, asked, limit - len(claimed), room, held)
@@ -210,6 +207,7 @@ class RedisFrontier:
                 break
             due = set(self._partitions.due(self._now())) if limit else set()
             waiting = [each for each in asked if each in due] + waiting
+        self._is_hungry = len(claimed) < limit if limit else self._is_hungry
         self._full = {site for site, count in held.items() if room is not None and count >= room.share}
         return claimed
 
@@ -222,10 +220,12 @@ class RedisFrontier:
         """
         share, rest = divmod(limit, len(asked))
         common = "" if callable(self._concurrency) else self._limit("")
+        nonce = secrets.randbits(_NONCE)
         calls = []
         for place, partition in enumerate(asked):
             slots = self._shares(room, held, partition, share + 1)
-            calls.append(self._call(job, CLAIM, partition, share + (place < rest), self._lease, common, *slots))
+            words = share + (place < rest), self._lease, nonce, common, *slots
+            calls.append(self._call(job, CLAIM, partition, *words))
         until = self._leased_until()
         claimed: list[Claimed] = []
         errors: list[CurtsyError] = []
@@ -234,7 +234,7 @@ class RedisFrontier:
                 errors.append(reply)
                 continue
             handed = redis_codec.read_handed(self._learn(partition, reply).answer)
-            claimed += [redis_codec.claimed_of(each, until, partition, job.partitions) for each in handed]
+            claimed += [redis_codec.claimed_of(each, until, nonce, partition, job.partitions) for each in handed]
         if errors and not claimed:
             raise errors[0]
         self._claims.update((each.ticket, each) for each in claimed)
@@ -245,7 +245,7 @@ class RedisFrontier:
         """Mark partitions as due whose registered domains were full and have free slots again."""
         for site in self._full:
             if room is None or held[site] < room.share:
-                self._partitions.learn(self._partitions.of(site), 0, self._now())
+                self._partitions.expect(self._partitions.of(site), self._now())
 
     def _shares(self, room: Room | None, held: Counter[str], partition: int, wanted: int) -> Iterator[int | str]:
         """Yield the script arguments for slots: the share, and the domains that may reach it."""
@@ -279,7 +279,9 @@ class RedisFrontier:
             batches.setdefault(partition, []).append(place)
             words.setdefault(partition, []).extend(redis_codec.end_words(ending, job.partitions))
         calls = last + [self._call(job, END, each, *words[each]) for each in batches]
-        replies = (await self._registry.demand(calls))[len(last) :]
+        replies = await self._registry.demand(calls)
+        self._take_pages(replies[: len(last)])
+        replies = replies[len(last) :]
         ended = [False] * len(endings)
         for (partition, places), reply in zip(batches.items(), replies, strict=True):
             for place, answer in zip(
@@ -329,7 +331,7 @@ class RedisFrontier:
         until = self._leased_until()
         partitions = [self._partitions.of(site_of(claimed.host)) for claimed in claims]
         calls = [
-            self._call(job, RENEW, partition, redis_codec.number_of(claimed, job.partitions), self._lease)
+            self._call(job, RENEW, partition, *redis_codec.ticket_words(claimed, job.partitions), self._lease)
             for partition, claimed in zip(partitions, claims, strict=True)
         ]
         renewals: list[Claimed | None] = []
@@ -345,14 +347,15 @@ class RedisFrontier:
     async def due_in(self) -> float | None:
         """Return the seconds until `claim` may find a URL; None if no worker has any left.
 
-        While other workers are present it is at most `LOOK`, because they may add URLs at any time.
+        While other workers have leased URLs it is at most `LOOK`, because they may add URLs at any time.
         """
         job = await self._opened()
         await self._keep_up(job)
         if self._partitions.due_at() == NEVER and await self._is_over(job):
             return None
-        wait = max(0, self._partitions.due_at() - self._now())
-        return (wait if self._partitions.is_alone else min(wait, round(LOOK * SECOND))) / SECOND
+        wait = max(0, self._partitions.due_at() - self._now()) / SECOND
+        are_others_at_work = not self._partitions.is_alone and self._partitions.has_leased
+        return min(wait, LOOK) if are_others_at_work else wait
 
     async def _is_over(self, job: SharedJob) -> bool:
         """Return whether no partition has a URL left.
@@ -369,23 +372,34 @@ class RedisFrontier:
         """Return the counts over all workers."""
         return total(await self._poll(await self._opened()))
 
+    async def recent_counts(self) -> Counts:
+        """Return the counts by the last report on each partition, which may be OTHER_TURNS seconds old."""
+        await self._keep_up(await self._opened())
+        return self._partitions.counts()
+
     async def busiest(self, limit: int) -> list[HostQueue]:
         """Return no hosts: finding them would mean reading all hosts of all partitions."""
         return []
 
-    async def failures(self) -> list[tuple[str, str]]:
-        """Return the failed URLs with their reasons."""
+    async def failures(self, limit: int = MOST_FAILURES) -> list[tuple[str, str]]:
+        """Return failed URLs with their reasons, by time; of very many, the first ones of each partition."""
         job = await self._opened()
-        calls = [Call(("LRANGE", f"{job.base(number)}:failures", 0, -1)) for number in range(job.partitions)]
+        counts = [report.failed for report in await self._poll(job)]
+        share = min(1.0, limit / max(1, sum(counts)))
+        calls = [
+            Call(("LRANGE", f"{job.base(number)}:failures", 0, math.ceil(count * share) - 1))
+            for number, count in enumerate(counts)
+            if count
+        ]
         replies = await self._registry.demand(calls)
         found = sorted(
             (redis_codec.read_failure(each) for reply in replies for each in reply), key=lambda each: each[0]
         )
-        return [(redis_codec.url_of(host, target), reason) for _, host, target, reason in found]
+        return [(redis_codec.url_of(host, target), reason) for _, host, target, reason in found[:limit]]
 
     async def note(self, notes: Mapping[str, Any]) -> None:
         """Store plain values by name, common to all workers."""
-        await self._registry.demand(self._note_calls(await self._opened(), notes))
+        self._take_pages(await self._registry.demand(self._note_calls(await self._opened(), notes)))
 
     async def notes(self) -> dict[str, Any]:
         """Return all stored notes."""
@@ -422,39 +436,46 @@ class RedisFrontier:
                 self._name, self._worker, partitions=self._count, restart=self._restart
             )
             self._partitions = Partitions(self._worker, self._job.partitions)
+            self._format = self._job.format
         return self._job
 
     async def _keep_up(self, job: SharedJob) -> None:
         """Send the heartbeat, and read which workers are present and what they added."""
         now = self._now()
-        if now >= self._heartbeat_at + BEAT_EVERY * SECOND:
-            words = (self._registry.now(), job.born, self._worker, round(PRESENCE * SECOND))
-            [workers] = await self._registry.demand([BEAT.on(home(self._name), *words)])
-            self._partitions.share(worker.decode() for worker in workers)
-            self._heartbeat_at = now
-        if now >= self._polled_at + LOOK * SECOND:
-            await self._poll(job)
-            self._polled_at = now
+        if now < self._look_at:
+            return
+        words = (self._registry.now(), job.born, self._worker, round(PRESENCE * SECOND), FORMAT)
+        [[self._format, self._pages, workers]] = await self._registry.demand([BEAT.on(home(self._name), *words)])
+        self._partitions.share(worker.decode() for worker in workers)
+        known, polled = len(self._partitions.due(now)), self._partitions.to_poll(now, self._is_hungry)
+        await self._poll(job, polled)
+        if len(polled) == job.partitions:
+            self._partitions.polled_all(now, is_in_vain=len(self._partitions.due(now)) <= known)
+        self._look_at = now + round(LOOK * SECOND)
 
-    async def _poll(self, job: SharedJob) -> list[redis_codec.Report]:
-        """Return a report on each partition."""
-        calls = [self._call(job, CLAIM, number, 0, 0, "") for number in range(job.partitions)]
-        return [self._learn(number, reply) for number, reply in enumerate(await self._registry.demand(calls))]
+    async def _poll(self, job: SharedJob, partitions: Sequence[int] | None = None) -> list[redis_codec.Report]:
+        """Return a report on each partition, or on each of some."""
+        numbers = range(job.partitions) if partitions is None else partitions
+        calls = [self._call(job, CLAIM, number, 0, 0, "", "") for number in numbers]
+        replies = await self._registry.demand(calls)
+        return [self._learn(number, reply) for number, reply in zip(numbers, replies, strict=True)]
 
     def _call(self, job: SharedJob, script: Script, partition: int, *words: Any) -> Call:
         grace = self._partitions.grace(partition)
-        return script.on(job.base(partition), self._registry.now(), self._worker, grace, *words)
+        return script.on(job.base(partition), self._registry.now(), self._worker, grace, self._format, *words)
 
     def _learn(self, partition: int, reply: Any) -> redis_codec.Report:
         report = redis_codec.read_report(reply)
-        self._partitions.learn(partition, report.wait, self._now())
+        self._partitions.learn(partition, report, self._now())
         return report
 
     def _note_calls(self, job: SharedJob, notes: Mapping[str, Any]) -> list[Call]:
-        pairs = [(name, msgspec.json.encode(value)) for name, value in notes.items()]
+        pages = [(name.removeprefix(PAGES), count) for name, count in notes.items() if name.startswith(PAGES)]
+        pairs = [(name, msgspec.json.encode(value)) for name, value in notes.items() if not name.startswith(PAGES)]
+        chunks = [list(itertools.chain(*pairs[start : start + _NOTES])) for start in range(0, len(pairs), _NOTES)]
         return [
-            NOTE.on(home(self._name), "", job.born, *itertools.chain(*pairs[start : start + _NOTES]))
-            for start in range(0, len(pairs), _NOTES)
+            NOTE.on(home(self._name), "", job.born, *(counted or ("", "")), *(chunk or ()))
+            for counted, chunk in itertools.zip_longest(pages, chunks)
         ]
 
     def _leased_until(self) -> float:

@@ -7,21 +7,30 @@ none of them.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from curtsy.crawling.frontier.local import CHUNK, microseconds
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done, Ending, Failed, Found, host_of
-from curtsy.crawling.frontier.url_table import demoted, rank_of, rank_parts
+from curtsy.crawling.frontier.url_table import demoted, fingerprint, rank_of, rank_parts
+from curtsy.http.registered_domain import site_of
 
 Group = tuple[str, int, str]
 """Host, rank and parent; the parent is empty for URLs without one."""
 
+_PIECE = 500
+"""URLs per script call: the server is blocked while a script runs."""
+
 _MIDDLE = 1 << 52
 """Offset that makes ranks non-negative. The sum stays below 2^53, up to which Lua counts exactly."""
+
+
+_NUMBERS = 1 << 64
+"""Upper bound of a ticket number over all partitions."""
 
 
 class Script(NamedTuple):
@@ -35,11 +44,23 @@ class Script(NamedTuple):
         return Call(("EVALSHA", self.sha, 2, base, f"{base}:moving", *arguments), self)
 
 
+def lua(*parts: str) -> Script:
+    """Return the script of some parts of Lua source."""
+    source = "".join(parts)
+    return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
 class Call(NamedTuple):
     """Command to send."""
 
     words: tuple[Any, ...]
     script: Script | None = None
+
+    @property
+    def key(self) -> str:
+        """Return the key that decides which server of a cluster gets the call."""
+        key: str = self.words[1 if self.script is None else 3]
+        return key
 
     def spelled_out(self) -> Call:
         """Return the call with the script's source for a server that has not cached it."""
@@ -101,14 +122,38 @@ def chunks(founds: Sequence[Found]) -> Iterator[dict[Group, list[str]]]:
         yield groups
 
 
+def pieces(
+    chunk: dict[Group, list[str]], partition_of: Callable[[str], int], limit_of: Callable[[str], int]
+) -> list[tuple[int, list[Any]]]:
+    """Return partitions with the script arguments that add a chunk of URLs.
+
+    `partition_of` maps a registered domain to its partition, `limit_of` a host to its maximum of leased URLs.
+    """
+    found: list[tuple[int, list[Any]]] = []
+    begun: dict[int, list[Any]] = {}
+    for (host, rank, parent), urls in chunk.items():
+        site = site_of(host)
+        partition = partition_of(site)
+        for start in range(0, len(urls), _PIECE):
+            words = begun.get(partition)
+            if words is None or len(words) > _PIECE:
+                words = begun[partition] = []
+                found.append((partition, words))
+            piece = urls[start : start + _PIECE]
+            words += (host, limit_of(host), packed(rank), parent, len(piece), site, fingerprint(_site_mark(site)))
+            for url in piece:
+                words += (fingerprint(url), target_of(url))
+    return found
+
+
 def end_words(ending: Ending, partitions: int) -> tuple[Any, ...]:
     """Return the script arguments that end a claim."""
     match ending.end:
         case Done(after):
             how = "page" if ending.is_page else "done"
-            return number_of(ending.claimed, partitions), how, _after(after), ""
+            return *ticket_words(ending.claimed, partitions), how, _after(after), ""
         case Failed(reason, after):
-            return number_of(ending.claimed, partitions), "failed", _after(after), reason
+            return *ticket_words(ending.claimed, partitions), "failed", _after(after), reason
         case Deferred(seconds, last):
             return back_words(ending.claimed, partitions, seconds, last=last)
 
@@ -116,20 +161,25 @@ def end_words(ending: Ending, partitions: int) -> tuple[Any, ...]:
 def back_words(claimed: Claimed, partitions: int, after: float | None, *, last: bool = False) -> tuple[Any, ...]:
     """Return the script arguments that queue a URL again."""
     rank = rank_of(claimed.depth, claimed.priority, claimed.hops)
-    return number_of(claimed, partitions), "back", _after(after), packed(demoted(rank) if last else rank)
+    return *ticket_words(claimed, partitions), "back", _after(after), packed(demoted(rank) if last else rank)
 
 
 def _after(seconds: float | None) -> int | str:
     return "" if seconds is None else microseconds(seconds)
 
 
-def number_of(claimed: Claimed, partitions: int) -> int:
-    """Return the ticket number within its partition; each partition counts its own."""
-    return claimed.ticket // partitions
+def ticket_words(claimed: Claimed, partitions: int) -> tuple[int, int]:
+    """Return the ticket number within its partition, and the nonce of the call that claimed it.
+
+    Each partition counts its own numbers. A number repeats if a replica that lacks the last claims becomes the primary.
+    The nonce distinguishes these claims.
+    """
+    nonce, number = divmod(claimed.ticket, _NUMBERS)
+    return number // partitions, nonce
 
 
-def claimed_of(handed: Handed, until: float, partition: int, partitions: int) -> Claimed:
-    """Return the claim for a claimed URL of a script."""
+def claimed_of(handed: Handed, until: float, nonce: int, partition: int, partitions: int) -> Claimed:
+    """Return the claim for a claimed URL of a script that was called with a nonce."""
     depth, priority, hops = rank_parts(handed.rank - _MIDDLE)
     return Claimed(
         url=url_of(handed.host, handed.target),
@@ -139,7 +189,7 @@ def claimed_of(handed: Handed, until: float, partition: int, partitions: int) ->
         parent=handed.parent or None,
         hops=hops,
         tries=handed.tries,
-        ticket=handed.ticket * partitions + partition,
+        ticket=nonce * _NUMBERS + handed.ticket * partitions + partition,
         leased_until=until,
         host_pages=handed.host_pages,
     )
@@ -148,6 +198,11 @@ def claimed_of(handed: Handed, until: float, partition: int, partitions: int) ->
 def packed(rank: int) -> bytes:
     """Return a rank as bytes that sort in its order."""
     return min(max(rank + _MIDDLE, 0), 2 * _MIDDLE - 1).to_bytes(8, "big")
+
+
+def _site_mark(site: str) -> str:
+    """Return a text for the set of seen URLs that records a registered domain; it cannot be a URL."""
+    return f"site {site}"
 
 
 def target_of(url: str) -> str:

@@ -1,10 +1,12 @@
 """Registry of the crawls that machines share on a Redis server: open, find, list and forget jobs.
 
     curtsy:crawls                        set     names of all jobs
-    curtsy:crawl:{name}:meta             hash    creation time, number of partitions, format
+    curtsy:crawl:{name}:meta             hash    creation time, number of partitions, format, pages of all workers
     curtsy:crawl:{name}:workers          zset    workers by the time of their last heartbeat
+    curtsy:crawl:{name}:versions         hash    formats that the workers can write, before the job is upgraded
+    curtsy:crawl:{name}:pages            hash    pages of each worker
     curtsy:crawl:{name}:notes            hash    plain values
-    curtsy:crawl:{name@born:n}:…                 partitions; see scripts.py
+    curtsy:crawl:{name@born:n}:…                 partitions; see script_parts.py
 
 The part in braces decides where a cluster stores a key, so each partition is on one node. A job that starts over gets a
 new creation time, and so other keys: a worker on the old job cannot touch them.
@@ -13,23 +15,28 @@ new creation time, and so other keys: a worker on the old job cannot touch them.
 from __future__ import annotations
 
 import asyncio
+import binascii
 import contextlib
+import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
-from curtsy.core.errors import CurtsyError, PolicyError
+from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.message import SECOND
+from curtsy.core.messages import replicas_behind, unknown_format
+from curtsy.crawling.frontier.job_scripts import OPEN, PRESENT
 from curtsy.crawling.frontier.protocol import Counts
-from curtsy.crawling.frontier.redis_codec import Call, Report, read_report
-from curtsy.crawling.frontier.scripts import CLAIM, GONE, OPEN, PRESENT
+from curtsy.crawling.frontier.redis_codec import Call
+from curtsy.crawling.frontier.scripts import GONE, PEEK
 from curtsy.stores.redis import Connection
-from curtsy.stores.redis_server import Moving, NoScript, Server
+from curtsy.stores.redis_server import Moving, NoScript, RedisCluster, Server
 
-PARTITIONS = 64
-"""Partitions of a new job: enough for a cluster's nodes and a hundred workers, few enough to read all."""
+PARTITIONS = 1024
+"""Partitions of a new job: enough for even shares of 64 nodes and some hundred workers, few enough to read all."""
 
 PRESENCE = 6.0
 """Seconds after its last heartbeat for which a worker counts as present."""
@@ -37,12 +44,21 @@ PRESENCE = 6.0
 TIMEOUT = 5.0
 """Seconds to wait for the server."""
 
-FORMAT = 3
-"""Version of the partition layout. Jobs of other versions are refused."""
+FORMAT, OLDEST_FORMAT = 4, 3
+"""Latest and oldest known version of the partition layout. Jobs of other versions are refused.
+
+A job gets the latest one as soon as all its present workers know it. Until then, they write the older one.
+"""
+
+SLOTS = 16_384
+"""Hash slots of a cluster."""
 
 _PREFIX = "curtsy:"
 _NAMES = f"{_PREFIX}crawls"
 _BATCH = 500
+
+_AT_ONCE = 128
+"""Calls that are sent at once: the timeout applies to each batch, and a poll of all partitions is many calls."""
 
 _PAUSE = 0.05
 """Seconds between two tries while a slot is being moved."""
@@ -63,10 +79,13 @@ class SharedJob(msgspec.Struct, frozen=True):
     """Creation time in microseconds by the server's clock; it distinguishes the job from earlier ones of its name."""
 
     partitions: int
+    format: int = FORMAT
+    is_even: bool = True
+    """True if each partition is in its own equal range of a cluster's slots, as in all jobs since format 4."""
 
     def base(self, partition: int) -> str:
         """Return the key prefix of a partition."""
-        return f"{_PREFIX}crawl:{{{_quoted(self.name)}@{self.born}:{partition}}}"
+        return _bases(self.name, self.born, self.partitions, self.is_even)[partition]
 
 
 class JobSummary(msgspec.Struct, frozen=True):
@@ -101,16 +120,27 @@ class RedisJobs:
         """Return the time argument of scripts: empty, or the microseconds of `clock` in tests."""
         return "" if self.clock is None else str(round(self.clock() * SECOND))
 
-    async def ask(self, calls: list[Call]) -> list[Any]:
-        """Send all calls at once; return the replies, with a CurtsyError in place of each failed one."""
+    async def ask(self, calls: list[Call], replicas: int = 0) -> list[Any]:
+        """Send all calls in order; return the replies, with a CurtsyError in place of each failed one.
+
+        Raise StoreError if fewer than `replicas` replicas of a server got the calls in time.
+        """
+        if not calls:
+            return []
         if self._line is None:
             self._line = Connection(self.server)
-        replies = await self._line.call(lambda client: _send(calls, client)) if calls else []
+        wait = ("WAIT", replicas, round(self.server.timeout * 500)) if replicas else ()
+        replies: list[Any] = []
+        for start in range(0, len(calls), _AT_ONCE):
+            send = functools.partial(_send, calls[start : start + _AT_ONCE], wait)
+            replies += await self._line.call(send)
+        if any(isinstance(each, _Behind) for each in replies):
+            raise StoreError(replicas_behind(self.server.address.shown, replicas, self.server.timeout / 2))
         return [self._failed(each) if isinstance(each, BaseException) else each for each in replies]
 
-    async def demand(self, calls: list[Call]) -> list[Any]:
+    async def demand(self, calls: list[Call], replicas: int = 0) -> list[Any]:
         """Send all calls at once; return the replies, or raise the first error."""
-        replies = await self.ask(calls)
+        replies = await self.ask(calls, replicas)
         for reply in replies:
             if isinstance(reply, CurtsyError):
                 raise reply
@@ -126,8 +156,9 @@ class RedisJobs:
 
     async def find(self, name: str) -> SharedJob | None:
         """Return the job with a name; None if it does not exist."""
-        [[born, partitions]] = await self.demand([Call(("HMGET", f"{home(name)}:meta", "born", "partitions"))])
-        return None if born is None else SharedJob(name, int(born), int(partitions))
+        fields = ("born", "partitions", "format", "even")
+        [[born, partitions, format, even]] = await self.demand([Call(("HMGET", f"{home(name)}:meta", *fields))])
+        return None if born is None else SharedJob(name, int(born), int(partitions), int(format), even is not None)
 
     async def open(self, name: str, worker: str, *, partitions: int, restart: bool) -> SharedJob:
         """Return the job with a name; create it if it is new or if `restart` is set.
@@ -136,17 +167,15 @@ class RedisJobs:
         """
         words = (self.now(), round(PRESENCE * SECOND), worker, partitions, FORMAT, int(restart))
         replies = await self.demand([Call(("SADD", _NAMES, name)), OPEN.on(home(name), *words)])
-        born, count, format, others = map(int, replies[1])
+        born, count, format, others, even = map(int, replies[1])
         shown = self.server.address.shown
         if others:
             raise PolicyError(
                 f"the job {name!r} on {shown} cannot be restarted, because {others} other workers run it, or did "
                 f"{PRESENCE:g} s ago. Stop them first, or join them without --restart."
             )
-        if format != FORMAT:
-            which, remedy = ("a later", "Upgrade this one") if format > FORMAT else ("an earlier", "Restart it")
-            raise PolicyError(f"the job {name!r} on {shown} was begun by {which} curtsy. {remedy}.")
-        job = SharedJob(name, born, count)
+        self._check(name, format)
+        job = SharedJob(name, born, count, format, bool(even))
         # Scripts refuse a partition without a ticket, so a worker's late call cannot recreate a forgotten one.
         first = [Call(("HSETNX", f"{job.base(number)}:state", "ticket", born)) for number in range(count)]
         await self.demand(first)
@@ -154,10 +183,10 @@ class RedisJobs:
             await self._sweep(name, but=job)
         return job
 
-    async def look(self, job: SharedJob) -> list[Report]:
-        """Return a report on each partition."""
-        calls = [CLAIM.on(job.base(number), self.now(), "", 0, 0, 0, "") for number in range(job.partitions)]
-        return [read_report(reply) for reply in await self.demand(calls)]
+    def _check(self, name: str, format: int) -> None:
+        """Raise PolicyError for a job of an unknown format."""
+        if not OLDEST_FORMAT <= format <= FORMAT:
+            raise PolicyError(unknown_format(name, self.server.address.shown, format, OLDEST_FORMAT, FORMAT))
 
     async def forget(self, name: str) -> bool:
         """Remove a job and all its keys; return False if it did not exist."""
@@ -165,7 +194,7 @@ class RedisJobs:
         if job is not None:  # first, so that no worker can resume it
             await self.demand([Call(("UNLINK", f"{home(name)}:meta"))])
             await self._unlink([f"{job.base(number)}:state" for number in range(job.partitions)])
-        await self._unlink([f"{home(name)}:{each}" for each in ("workers", "notes")])
+        await self._unlink([f"{home(name)}:{each}" for each in ("workers", "versions", "pages", "notes")])
         await self._sweep(name)
         await self.demand([Call(("SREM", _NAMES, name))])
         return job is not None
@@ -181,14 +210,16 @@ class RedisJobs:
         job = await self.find(name)
         if job is None:
             return None
-        changes = [Call(("HGET", f"{job.base(number)}:state", "last")) for number in range(job.partitions)]
-        asked = [PRESENT.on(home(name), self.now()), Call(("HGETALL", f"{home(name)}:notes")), *changes]
-        heard, notes, *changed = await self.demand(asked)
+        self._check(name, job.format)
+        peeks = [PEEK.on(job.base(number)) for number in range(job.partitions)]
+        asked = [PRESENT.on(home(name), self.now()), Call(("HGETALL", f"{home(name)}:notes")), *peeks]
+        heard, notes, *found = await self.demand(asked)
+        changed_at, *counts = zip(*found, strict=True)
         return JobSummary(
             name=name,
-            counts=total(await self.look(job)),
+            counts=Counts(*map(sum, counts)),
             heard={worker.decode(): ago / SECOND for worker, ago in _pairs(heard)},
-            changed_at=max((float(each) / SECOND for each in changed if each is not None), default=None),
+            changed_at=max(changed_at) / SECOND or None,
             notes=read_notes(notes),
         )
 
@@ -215,10 +246,15 @@ class RedisJobs:
             await line.close()
 
 
-async def _send(calls: Sequence[Call], client: Any) -> list[Any]:
+class _Behind(Exception):
+    """Error: too few replicas have a call."""
+
+
+async def _send(calls: Sequence[Call], wait: tuple[Any, ...], client: Any) -> list[Any]:
     """Send all calls at once; return the replies, errors included.
 
-    It retries until every slot has arrived, so the caller must set a timeout.
+    `wait` is the command that waits for replicas, or empty. The function retries until every slot has arrived, so the
+    caller must set a timeout.
     """
     replies: list[Any] = [None] * len(calls)
     left = dict(enumerate(calls))
@@ -226,26 +262,44 @@ async def _send(calls: Sequence[Call], client: Any) -> list[Any]:
     assert task is not None
     cancelled = task.cancelling()
     while left:
-        got = dict(zip(left, await _exchange(list(left.values()), client), strict=True))
-        unknown = {place: left[place].spelled_out() for place, reply in got.items() if isinstance(reply, NoScript)}
-        if unknown:
-            got.update(zip(unknown, await _exchange(list(unknown.values()), client), strict=True))
+        got = dict(zip(left, await _exchange(list(left.values()), client, wait), strict=True))
         for place, reply in got.items():
             replies[place] = reply
-        left = {place: left[place] for place, reply in got.items() if type(reply) in Moving}
-        if left:
+        unknown = {left[place].script: place for place, reply in reversed(got.items()) if isinstance(reply, NoScript)}
+        is_moving = any(type(reply) in Moving for reply in got.values())
+        left = {place: calls[place] for place, reply in got.items() if type(reply) in (*Moving, NoScript)}
+        for place in unknown.values():  # the first call brings the script for all others on its server
+            left[place] = calls[place].spelled_out()
+        if is_moving:
             if task.cancelling() > cancelled:  # redis-py may report a cancellation as a failed reply
                 raise asyncio.CancelledError
             await asyncio.sleep(_PAUSE)
     return replies
 
 
-async def _exchange(calls: list[Call], client: Any) -> list[Any]:
+async def _exchange(calls: list[Call], client: Any, wait: tuple[Any, ...]) -> list[Any]:
+    """Send calls at once. With `wait`, the reply to a call that too few replicas have is a _Behind error."""
+    servers: dict[str, Any] = {}
     async with client.pipeline(transaction=False) as pipeline:
         for call in calls:
             pipeline.execute_command(*call.words)
+        if wait:  # on the same connections as the calls, because each connection waits for its own writes
+            servers = _servers(calls, client)
+            for server in servers.values():
+                pipeline.execute_command(*wait, **server)
         replies: list[Any] = await pipeline.execute(raise_on_error=False)
-        return replies
+    waited, replies = replies[len(calls) :], replies[: len(calls)]
+    if any(isinstance(each, int) and each < wait[1] for each in waited):
+        return [each if isinstance(each, BaseException) else _Behind() for each in replies]
+    return [next((error for error in waited if isinstance(error, BaseException)), each) for each in replies]
+
+
+def _servers(calls: list[Call], client: Any) -> dict[str, Any]:
+    """Return the servers of the calls by name, each with the arguments that make redis-py send a command there."""
+    if not isinstance(client, RedisCluster):
+        return {"": {}}
+    nodes = {node.name: node for call in calls if (node := client.get_node_from_key(call.key)) is not None}
+    return {name: {"target_nodes": node} for name, node in nodes.items()}
 
 
 async def forget(url: str, job: str) -> bool:
@@ -279,20 +333,30 @@ def read_notes(words: Any) -> dict[str, Any]:
     return {name.decode(): msgspec.json.decode(value) for name, value in _pairs(words)}
 
 
-def total(reports: list[Report]) -> Counts:
-    """Return the summed counts of all partitions."""
-    return Counts(
-        queued=sum(report.queued for report in reports),
-        leased=sum(report.leased for report in reports),
-        done=sum(report.done for report in reports),
-        failed=sum(report.failed for report in reports),
-        hosts=sum(report.hosts for report in reports),
-    )
-
-
 def home(name: str) -> str:
     """Return the prefix of a job's common keys."""
     return f"{_PREFIX}crawl:{{{_quoted(name)}}}"
+
+
+@functools.lru_cache(maxsize=64)
+def _bases(name: str, born: int, count: int, is_even: bool) -> tuple[str, ...]:
+    """Return the key prefixes of all partitions.
+
+    If they are even, the numbers in the hash tags are chosen so that the partitions divide a cluster's slots into equal
+    ranges. Nodes own ranges of slots, so each gets its share of the partitions.
+    """
+    tag = f"{_quoted(name)}@{born}:"
+    numbers = list(range(count))
+    if is_even:
+        begun, left = binascii.crc_hqx(tag.encode(), 0), set(numbers)  # the CRC16 that clusters use
+        for number in itertools.count():
+            partition = binascii.crc_hqx(b"%d" % number, begun) % SLOTS * count // SLOTS
+            if partition in left:
+                left.discard(partition)
+                numbers[partition] = number
+            if not left:
+                break
+    return tuple(f"{_PREFIX}crawl:{{{tag}{number}}}" for number in numbers)
 
 
 def _quoted(name: str) -> str:

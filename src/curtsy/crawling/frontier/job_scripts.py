@@ -1,0 +1,105 @@
+"""Lua scripts of the keys that all partitions of a shared job have in common. `redis_jobs.py` lists these keys."""
+
+from __future__ import annotations
+
+from curtsy.crawling.frontier.redis_codec import lua
+
+_TIME = r"""
+local time = redis.call('TIME')
+local present = time[1] * 1000000 + time[2]
+local now = tonumber(ARGV[1]) or present
+local META = KEYS[1] .. ':meta'
+"""
+
+# ARGV[2] is the job's creation time: a worker of an earlier or forgotten job of this name gets an error.
+_ALIVE = r"""
+if redis.call('HGET', KEYS[1] .. ':meta', 'born') ~= ARGV[2] then
+  return redis.error_reply('JOBGONE there is no such job')
+end
+"""
+
+# ARGV: now, born, worker, microseconds for which a worker counts as present, format that the worker can write. Returns
+# the job's format, the pages of all workers, and the present workers. Once all of these can write a later format, it
+# becomes the job's.
+BEAT = lua(
+    _TIME,
+    _ALIVE,
+    r"""
+local key, versions, format = KEYS[1] .. ':workers', KEYS[1] .. ':versions', tonumber(ARGV[5])
+redis.call('ZREMRANGEBYSCORE', key, '-inf', now - ARGV[4])
+redis.call('ZADD', key, now, ARGV[3])
+local workers = redis.call('ZRANGE', key, 0, -1)
+local written = tonumber(redis.call('HGET', META, 'format'))
+if written < format then
+  redis.call('HSET', versions, ARGV[3], format)
+  local are_new = true
+  for _, worker in ipairs(workers) do
+    are_new = are_new and (tonumber(redis.call('HGET', versions, worker)) or 0) >= format
+  end
+  if are_new then
+    written = format
+    redis.call('HSET', META, 'format', format)
+    redis.call('DEL', versions)
+  end
+end
+return {written, tonumber(redis.call('HGET', META, 'pages')) or 0, workers}
+""",
+)
+
+# ARGV: now, born, worker, its pages (or empty); then names and values. Returns the pages of all workers. The pages of a
+# worker never decrease.
+NOTE = lua(
+    _ALIVE,
+    r"""
+local meta, pages = KEYS[1] .. ':meta', KEYS[1] .. ':pages'
+if ARGV[4] ~= '' then
+  local more = ARGV[4] - (tonumber(redis.call('HGET', pages, ARGV[3])) or 0)
+  if more > 0 then
+    redis.call('HSET', pages, ARGV[3], ARGV[4])
+    redis.call('HINCRBY', meta, 'pages', more)
+  end
+end
+if #ARGV > 4 then
+  redis.call('HSET', KEYS[1] .. ':notes', unpack(ARGV, 5))
+end
+return tonumber(redis.call('HGET', meta, 'pages')) or 0
+""",
+)
+
+# ARGV: now. Returns the workers that have not signed off, each with the microseconds since its last heartbeat.
+PRESENT = lua(
+    _TIME,
+    r"""
+local found = redis.call('ZRANGE', KEYS[1] .. ':workers', 0, -1, 'WITHSCORES')
+for place = 2, #found, 2 do
+  found[place] = now - found[place]
+end
+return found
+""",
+)
+
+# ARGV: now, microseconds for which a worker counts as present, worker, partitions of a new job, format, and 1 to start
+# over. The creation time is always the server's, also in tests: no two jobs of one name may share keys. Returns the
+# creation time, number of partitions, format, number of workers that prevent a start over, and 1 if the hash tags of
+# the partitions are even.
+OPEN = lua(
+    _TIME,
+    r"""
+local workers = KEYS[1] .. ':workers'
+local worker, is_restart = ARGV[3], ARGV[6] == '1'
+local born, partitions, format, even = unpack(redis.call('HMGET', META, 'born', 'partitions', 'format', 'even'))
+if born and is_restart then
+  redis.call('ZREM', workers, worker)
+  local others = redis.call('ZCOUNT', workers, now - ARGV[2], '+inf')
+  if others > 0 then
+    return {born, partitions, format, others, even or 0}
+  end
+end
+if not born or is_restart then
+  born, partitions, format, even = string.format('%.0f', present), ARGV[4], ARGV[5], 1
+  redis.call('DEL', META, workers, KEYS[1] .. ':notes', KEYS[1] .. ':pages', KEYS[1] .. ':versions')
+  redis.call('HSET', META, 'born', born, 'partitions', partitions, 'format', format, 'even', even)
+end
+return {born, partitions, format, 0, even or 0}
+""",
+)
