@@ -72,7 +72,7 @@ def exit_for(reason: Reason | None, retry_after: float | None) -> Exit:
         return Exit.FINE
     if reason is Reason.INVALID_URL:
         return Exit.USAGE
-    if retry_after is not None:
+    if retry_after is not None or reason is Reason.STORE_UNREACHABLE:
         return Exit.LATER
     if reason is Reason.HTTP_STATUS:
         return Exit.BAD_STATUS
@@ -162,9 +162,12 @@ class CommandContext:
 
         check_environment()
         settings = self.settings()
-        store = TracedStore(open_async_store(settings.store, share=settings.outage_share), trace)
+        store = TracedStore(open_async_store(settings.store, **settings.outages()), trace)
         # A command ends before a background revalidation could finish.
-        fixed = {"store": store, "sender": TracedSender(trace), "stale_while_revalidate": False}
+        fixed = {
+            "store": store, "sender": TracedSender(trace), "stale_while_revalidate": False,
+            "max_outage": settings.max_outage or MAX_OUTAGE,
+        }  # fmt: skip
         try:
             async with AsyncClient(**{**self.arguments, **fixed, **options}) as client:
                 yield client
@@ -217,6 +220,9 @@ GLOBAL_OPTIONS = (
     _option("--allow-private", is_flag=True, flag_value=True, help="Permit private and loopback addresses."),
 )  # fmt: skip
 """Global options of the group and of each command; the help lists them under a separate heading."""
+
+MAX_OUTAGE = 60.0
+"""Seconds that a command which fetches single URLs waits for a store that does not answer."""
 
 PATIENCE = 10.0
 """Maximum seconds for cleanup after a signal."""

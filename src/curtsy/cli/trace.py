@@ -6,6 +6,7 @@ waits; the sender's requests are those sent.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 import time
@@ -21,14 +22,20 @@ from curtsy.core.messages import because, span
 from curtsy.core.policy import Policies
 from curtsy.core.rules import Busy, Claimed, Known
 from curtsy.http.sender import HttpSender, Limits, Sink
-from curtsy.stores import Answer, AsyncStore, Step, WrappedStore
+from curtsy.stores import Answer, AsyncStore, NotNow, Step, WrappedStore
+from curtsy.system.log import library_logger
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
     from rich.progress import Progress as Columns
 
+_log = library_logger("cli")
+
 _RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", re.ASCII)
+
+SLOW_STORE = 1.0
+"""Seconds after which a store that has not answered is reported."""
 
 SHORTEST = 0.05
 """Seconds below which a wait is not shown."""
@@ -78,10 +85,26 @@ class TracedStore(WrappedStore):
         super().__init__(inner)
         self._trace = trace
         self._wanted: set[str] = set()
+        self._has_warned = False
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
         """Apply `step` to one record atomically, and return its answer."""
-        answer = await super().update(key, step)
+        return self._report(key, await super().update(key, step))
+
+    async def update_shared(self, key: str, step: Step[Answer]) -> Answer | NotNow:
+        """Do the same for a step that spends a common limit; warn if the store takes long to answer."""
+        timer = asyncio.get_running_loop().call_later(SLOW_STORE, self._warn)
+        try:
+            return self._report(key, await super().update_shared(key, step))
+        finally:
+            timer.cancel()
+
+    def _warn(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning("The store does not answer. No request is sent before it does", store=self.identity)
+
+    def _report(self, key: str, answer: Answer) -> Answer:
         kind, _, name = key.partition(":")
         match answer[0] if isinstance(answer, tuple) else answer:  # a charge also returns the time
             case Wait() as wait:

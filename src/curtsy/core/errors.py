@@ -40,6 +40,7 @@ class Reason(StrEnum):
     PAUSED = "paused"
     DEADLINE = "deadline_exceeded"
     NOT_IN_CACHE = "not_in_cache"
+    STORE_UNREACHABLE = "store_unreachable"
     CLOSED = "closed"
     # The request failed.
     HTTP_STATUS = "http_status"
@@ -61,7 +62,7 @@ REFUSALS = frozenset(
     {
         Reason.INVALID_URL, Reason.DOMAIN_DENIED, Reason.PATH_DENIED, Reason.ADDRESS_REFUSED, Reason.ROBOTS_DISALLOWED,
         Reason.ROBOTS_UNREACHABLE, Reason.CRAWL_DELAY_TOO_LONG, Reason.DOMAIN_BUDGET_EXCEEDED, Reason.CIRCUIT_OPEN,
-        Reason.PAUSED, Reason.DEADLINE, Reason.NOT_IN_CACHE, Reason.CLOSED,
+        Reason.PAUSED, Reason.DEADLINE, Reason.NOT_IN_CACHE, Reason.STORE_UNREACHABLE, Reason.CLOSED,
     }
 )  # fmt: skip
 """Reasons for which curtsy sent no request."""

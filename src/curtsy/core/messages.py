@@ -73,6 +73,11 @@ def refused(url: Url, policy: Policy, no: No) -> str:
             return denied(url)
         case Reason.PAUSED:
             return f"not requesting {domain}: a user paused it.{wait} Resume it to send requests again."
+        case Reason.STORE_UNREACHABLE:
+            return (
+                f"not requesting {domain}: the store with its limits does not answer. Try again later, check the "
+                "store, or set outage to alone to continue with limits of this process."
+            )
         case Reason.CRAWL_DELAY_TOO_LONG:
             return (
                 f"not requesting {domain}: its robots.txt sets a Crawl-delay above max_crawl_delay "
@@ -354,6 +359,7 @@ _DESCRIPTIONS: dict[str, Description] = {
     Reason.DOMAIN_BUDGET_EXCEEDED: Description("daily limit reached", "Resume on the next day."),
     Reason.CIRCUIT_OPEN: Description("circuit breaker open", _LATER),
     Reason.PAUSED: Description("paused by a user", "curtsy resume HOST ends the pause."),
+    Reason.STORE_UNREACHABLE: Description("store unreachable", _LATER),
     Reason.NOT_IN_CACHE: Description("not in the cache, which is offline", "Fetch it once online."),
     Reason.TIMEOUT: Description("no response in time", _LATER),
     Reason.DNS_ERROR: Description("unknown host name", "Check the name."),
@@ -423,6 +429,7 @@ def because(name: str, policy: Policy, host: Host | None = None) -> str:
         "rest": "its Retry-After, or the delay after a failure",
         "in_flight": "another request to it, which is in flight",
         "trial": "the trial request that tests whether it works again",
+        "outage": "the store of the limits, which does not answer",
     }
     return causes.get(name, name)
 

@@ -257,6 +257,10 @@ class Policy:
         """Return a copy with some values changed; all values are checked again."""
         return replace(self, **changes)
 
+    def shared_out(self, share: float) -> Policy:
+        """Return the policy of one process that may use only a share of the limits; 0.25 means a quarter."""
+        return _shared_out(self, share)
+
     def key_for(self, domain: str) -> str:
         """Return the key of the record with pace, budget and breaker of `domain`."""
         return "host:" + (self.key or domain)
@@ -267,6 +271,17 @@ class Policy:
             if matches(pattern, target):
                 return pattern
         return None
+
+
+@lru_cache(maxsize=1024)
+def _shared_out(policy: Policy, share: float) -> Policy:
+    days = {name: getattr(policy, name) for name in ("max_requests_per_day", "max_pages_per_day")}
+    longer = {name: min(DAY, getattr(policy, name) / share) for name in ("pause_min", "pause_max", "delay")}
+    return policy.replace(
+        qps=None if policy.qps is None else policy.qps * share,
+        **{name: limit and max(1, int(limit * share)) for name, limit in days.items()},
+        **longer,
+    )
 
 
 UTC = timezone(timedelta(0), "UTC")

@@ -89,7 +89,12 @@ CHANCES = 3
 SECOND_LOOK = 60.0
 """Seconds until the retry of a host without a known retry time."""
 
-LATER = frozenset({Reason.DEADLINE, Reason.DOMAIN_BUDGET_EXCEEDED, Reason.CIRCUIT_OPEN, Reason.PAUSED, Reason.CLOSED})
+LATER = frozenset(
+    {
+        Reason.DEADLINE, Reason.DOMAIN_BUDGET_EXCEEDED, Reason.CIRCUIT_OPEN, Reason.PAUSED, Reason.STORE_UNREACHABLE,
+        Reason.CLOSED,
+    }
+)  # fmt: skip
 """Temporary refusals: the URL stays queued."""
 
 MOST_REMEMBERED = 100_000

@@ -11,6 +11,7 @@ as procedures (engine/store_driver.py), which also a flow can contain; the async
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +29,7 @@ from curtsy.engine.gate_steps import Case, amended, charge, foresee, give_back, 
 from curtsy.engine.store_driver import Procedure, Sleep, StoreDriver, Update
 from curtsy.engine.timers import SystemTimers, Timers, Waiter
 from curtsy.engine.wait_queue import queues_of
-from curtsy.stores import NOT_NOW, AsyncStore, Step
+from curtsy.stores import NOT_NOW, AsyncStore, NotNow, Step
 from curtsy.system.log import library_logger
 
 _log = library_logger("gate")
@@ -38,6 +39,9 @@ LOGGED = 1.0
 
 GLOBAL = "global"
 """Key of the record of the global rate, which every request passes."""
+
+OUTAGE, OUTAGE_POLL = "outage", 0.5
+"""Cause of a wait for a store that does not answer, and the seconds between two attempts of a waiter."""
 
 POLL = 0.25
 """Seconds between checks of a slot that another process holds: it cannot notify this one."""
@@ -157,6 +161,8 @@ class Gate:
         self.is_immediate = self.driver.is_immediate
         """True if the store never suspends, as with memory."""
         self.roll = roll
+        self.max_outage: float | None = None
+        """Seconds for which a request waits for a store that does not answer; None for no limit."""
 
     async def enter(self, request: Request, waiter: Waiter | None = None) -> Answer:
         """Wait until the request may leave, and charge it. Only a Ticket charges anything."""
@@ -250,12 +256,10 @@ class Gate:
         else:
             self.queues.nudge(ticket.key)
 
-    def shared_out(self, overall: Policy) -> Policy:
-        """Return the global policy, or this process's share of it while the shared store is unreachable."""
+    def shared_out(self, policy: Policy) -> Policy:
+        """Return a policy, or this process's share of its limits while it continues without the shared store."""
         share = self.driver.store.share
-        if share >= 1.0 or overall.qps is None:
-            return overall
-        return overall.replace(qps=overall.qps * share)
+        return policy if share >= 1.0 else policy.shared_out(share)
 
 
 PREPAID = Lease(0, 0, 0.0, False)
@@ -265,7 +269,18 @@ PREPAID = Lease(0, 0, 0.0, False)
 class _Admission:
     """Admission of one request that waits in the queue of its host, and in that of the global rate."""
 
-    __slots__ = ("_began", "_gate", "_is_holding", "_key", "_queues", "_request", "_timers", "_until", "_waiter")
+    __slots__ = (
+        "_began",
+        "_gate",
+        "_is_holding",
+        "_key",
+        "_out_since",
+        "_queues",
+        "_request",
+        "_timers",
+        "_until",
+        "_waiter",
+    )
 
     def __init__(self, gate: Gate, request: Request, waiter: Waiter) -> None:
         self._gate, self._queues, self._timers = gate, gate.queues, gate.timers
@@ -276,6 +291,8 @@ class _Admission:
         self._began = gate.timers.now()
         self._until = None if request.deadline is None else self._began + request.deadline
         self._is_holding = False
+        self._out_since: float | None = None
+        """Time of the first attempt that found the store out; None if the last one reached it."""
 
     def run(self) -> Procedure[Answer]:
         """Wait for the turn and the time of the request, and charge it."""
@@ -341,10 +358,14 @@ class _Admission:
                 return current if isinstance(current, No) else None
             self._request = current
         request, asked_at = self._request, self._timers.now()
-        charged = Update(
-            self._key, charge(request.policy, self._gate.roll(), **request.case), partial(self._revert, request, refund)
-        )
-        decision, epoch = yield charged
+        policy = self._gate.shared_out(request.policy)
+        charged = charge(policy, self._gate.roll(), **request.case)
+        answer = yield Update(self._key, charged, partial(self._revert, request, refund), shared=True)
+        if answer is NOT_NOW:
+            yield from self._return_token(refund)
+            return (yield from self._wait(self._outage(asked_at)))
+        self._out_since = None
+        decision, epoch = answer
         if isinstance(decision, Go):
             self._is_holding = request.policy.concurrency is not None
             waited, good_until = self._timers.now() - self._began, asked_at + decision.lease.lasts
@@ -352,11 +373,16 @@ class _Admission:
         yield from self._return_token(refund)
         return decision if isinstance(decision, No) else (yield from self._wait(decision))
 
+    def _outage(self, asked_at: float) -> Wait:
+        """Return the wait for a store that did not answer the attempt of `asked_at`."""
+        self._out_since = self._out_since or asked_at
+        return Wait(OUTAGE_POLL, OUTAGE)
+
     def _revert(
-        self, request: Request, refund: Step[None] | None, answer: tuple[Decision, int] | None
+        self, request: Request, refund: Step[None] | None, answer: tuple[Decision, int] | NotNow | None
     ) -> Procedure[None]:
         """Revert a charge whose task was cancelled, with its global token."""
-        decision = None if answer is None else answer[0]
+        decision = None if answer is None or answer is NOT_NOW else answer[0]
         if isinstance(decision, Go):
             yield Update(request.key, uncharged(request.policy, decision.lease, request.count))
             self._queues.nudge(request.key)
@@ -375,9 +401,13 @@ class _Admission:
         finally:
             self._queues.nudge(GLOBAL)
 
-    def _wait(self, wait: Wait) -> Procedure[Late | None]:
+    def _wait(self, wait: Wait) -> Procedure[Late | No | None]:
         """Wait as the decision requires; `Late` if that takes longer than the deadline allows."""
         key, policy, seconds, because = self._key, self._request.policy, wait.seconds, wait.because
+        if because == OUTAGE:
+            out_for = self._timers.now() - (self._out_since or 0.0)
+            if out_for >= (self._gate.max_outage or math.inf):
+                return No(Reason.STORE_UNREACHABLE, None)
         left = self._time_left()
         if left is not None:
             # The release of a held slot is unpredictable. Only the other waits are certain.
@@ -462,7 +492,10 @@ class _Admission:
         now, left, batch = self._timers.now(), self._time_left(), _batch(overall)
         if self._queues.take_prepaid(now):
             return PREPAID
-        decision: Decision = yield Update(GLOBAL, take(overall, batch), partial(self._untake, overall, batch))
+        taken = Update(GLOBAL, take(overall, batch), partial(self._untake, overall, batch), shared=True)
+        decision: Decision | NotNow = yield taken
+        if decision is NOT_NOW:
+            return self._outage(now)
         if isinstance(decision, Go):
             # Unused tokens of a batch expire when the next batch is available, so batches do not accumulate.
             self._queues.prepay(batch - 1, now + batch * overall.interval_us / SECOND)
@@ -472,7 +505,7 @@ class _Admission:
         yield Sleep(self._waiter, decision.seconds)
         return None
 
-    def _untake(self, overall: Policy, batch: int, decision: Decision | None) -> Procedure[None]:
+    def _untake(self, overall: Policy, batch: int, decision: Decision | NotNow | None) -> Procedure[None]:
         """Return the tokens of a batch whose task was cancelled."""
         if isinstance(decision, Go):
             yield Update(GLOBAL, give_back(overall, decision.lease, batch))

@@ -24,7 +24,9 @@ class SettingKeywords(TypedDict, total=False):
 
     global_qps: float | None
     global_burst: int
+    outage: Literal["wait", "alone"] | None
     outage_share: float
+    max_outage: float | None
     cache_dir: str | os.PathLike[str] | None
     cache_size: int | None
     log_level: str

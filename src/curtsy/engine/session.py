@@ -90,6 +90,7 @@ class Session:
         self.store: AsyncStore = _opened_store(store, current, clock)
         self.timers = timers or (SystemTimers() if clock is None else clock.timers())
         self.gate = Gate(self.store, timers=self.timers)
+        self.gate.max_outage = settings.current.max_outage
         self.timers.stop_while(lambda: self.gate.queues.out > 0)
         self.epoch: Callable[[], float] = time.time if clock is None else lambda: clock.now().epoch / SECOND
         """Calendar time in seconds since 1970."""
@@ -331,7 +332,7 @@ def _opened_store(
     if store is None and clock is not None:
         return AsyncMemoryStore(clock)
     if store is None or isinstance(store, str | os.PathLike):
-        return open_async_store(settings.store, clock=clock, share=settings.outage_share)
+        return open_async_store(settings.store, clock=clock, **settings.outages())
     return for_tasks(store)
 
 

@@ -69,7 +69,7 @@ class ProgramLimiter(RateLimiter):
     def _open(self, store: str | Store | None) -> tuple[BlockingStore, bool]:
         """Open the store of the settings (C15)."""
         settings = self._live.current
-        return open_store(settings.store, share=settings.outage_share), True
+        return open_store(settings.store, **settings.outages()), True
 
     def _current_limits(self) -> DomainLimits:
         """Return the limits under the current settings."""

@@ -76,10 +76,22 @@ class General:
     Forms: `memory:`, `sqlite:///path`, `redis://host`.
     """
 
+    outage: Annotated[Literal["wait", "alone"] | None, _START] = None
+    """Behaviour while the store is unreachable; None for `wait` on a server, `alone` for a file.
+
+    `wait`: send no request until the store answers. `alone`: continue in memory with limits of this process.
+    """
+
     outage_share: Annotated[float, Range(most=1, above=True, unit="share"), _START] = 1.0
-    """This process's share of `global_qps` while the store is unreachable: each process then counts alone.
+    """This process's share of all limits while the store is unreachable, with `outage: alone`.
 
     Example: 0.2 for five processes on one store.
+    """
+
+    max_outage: Annotated[float | None, Range(above=True, unit="seconds"), _START] = None
+    """Longest wait of a request for a store that does not answer, with `outage: wait`; None for no limit.
+
+    `curtsy get` and `curtsy download` wait 60 seconds if it is unset.
     """
 
     cache_dir: Annotated[Path | None, _is_path, _START] = None
@@ -341,6 +353,10 @@ class Settings(General):
 
     denied: Mapping[str, Given] = field(default_factory=dict, repr=False)
     """Denied domains."""
+
+    def outages(self) -> dict[str, Any]:
+        """Return the arguments of `open_store` for outages of the store."""
+        return {"outage": self.outage, "share": self.outage_share}
 
     def value(self, domain: str | None, key: str) -> Any:
         """Return the value of a key for a domain; None: for hosts without an entry.

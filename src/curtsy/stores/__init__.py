@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Literal
 
 from curtsy.stores.blocking import BlockingStore, for_threads
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
@@ -17,8 +17,17 @@ __all__ = [
 ]  # fmt: skip
 
 
+Outage = Literal["wait", "alone"]
+"""What happens while the store is unreachable."""
+
+
 def open_store(
-    url: str | None = None, *, clock: Clock | None = None, fallback: bool = True, share: float = 1.0
+    url: str | None = None,
+    *,
+    clock: Clock | None = None,
+    fallback: bool = True,
+    share: float = 1.0,
+    outage: Outage | None = None,
 ) -> BlockingStore:
     """Return the store at `url`, which connects at its first use.
 
@@ -28,14 +37,21 @@ def open_store(
         redis://host:6379/0              a server; also rediss://, unix://, redis+cluster://, redis+sentinel://
 
     None means the store that $CURTSY_STORE names, else a file in the user's state directory. Raises PolicyError for a
-    bad URL or a missing library. With `fallback`, the process counts in memory during an outage. All stores of the
-    process with the same records share that memory. `share` is the process's part of the global rate in an outage.
+    bad URL or a missing library. Without `fallback`, an unreachable store raises StoreError. With it, `outage` says
+    what happens meanwhile (C18). `wait`, the default on a server: no request is admitted until the store answers.
+    `alone`, the default for a file: the process continues in memory, with `share` of the common limits. All stores of
+    the process with the same records share that memory.
     """
-    return BlockingStore(open_async_store(url, clock=clock, fallback=fallback, share=share))
+    return BlockingStore(open_async_store(url, clock=clock, fallback=fallback, share=share, outage=outage))
 
 
 def open_async_store(
-    url: str | None = None, *, clock: Clock | None = None, fallback: bool = True, share: float = 1.0
+    url: str | None = None,
+    *,
+    clock: Clock | None = None,
+    fallback: bool = True,
+    share: float = 1.0,
+    outage: Outage | None = None,
 ) -> AsyncStore:
     """Return the async store at `url`; see `open_store`."""
     kind, place = _find(url)
@@ -56,7 +72,8 @@ def open_async_store(
         store, ledger = AsyncRedisStore(place, clock=clock), None
     if not fallback:
         return store
-    return AsyncFallbackStore(store, state=fallback_state_of(store.identity, share, ledger))
+    waits = (outage or ("alone" if kind == "sqlite" else "wait")) == "wait"
+    return AsyncFallbackStore(store, state=fallback_state_of(store.identity, share, waits, ledger))
 
 
 def read_all(store: Store, prefix: str) -> list[tuple[str, Any]]:

@@ -42,8 +42,9 @@ class _Out(Exception):
 class AsyncFallbackStore(AsyncStore):
     """Store that continues in memory when the inner store fails.
 
-    `share` is this process's share, in an outage, of a limit common to all processes. `monotonic` is a clock in
-    seconds, for tests. `state` is the state to use, if other stores share it.
+    `share` is this process's share, in an outage, of a limit common to all processes. With `waits`, no common limit is
+    spent in an outage: `update_shared` answers NOT_NOW, and memory answers for the other steps only. `monotonic` is a
+    clock in seconds, for tests. `state` is the state to use, if other stores share it.
     """
 
     def __init__(
@@ -51,12 +52,13 @@ class AsyncFallbackStore(AsyncStore):
         inner: AsyncStore,
         *,
         share: float = 1.0,
+        waits: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
         state: FallbackState | None = None,
     ) -> None:
         self._inner = inner
         self.is_per_loop = inner.is_per_loop
-        self._state = state or FallbackState(inner.identity, share, monotonic)
+        self._state = state or FallbackState(inner.identity, share, waits, monotonic)
         self._known_losses = len(inner.losses)
         self._recovery: threading.Thread | asyncio.Task[None] | None = None
 
@@ -69,6 +71,10 @@ class AsyncFallbackStore(AsyncStore):
         return self._state.is_out
 
     @property
+    def is_waiting(self) -> bool:
+        return self._state.is_out and self._state.waits
+
+    @property
     def held(self) -> int:
         return len(self._state.bases)
 
@@ -77,28 +83,35 @@ class AsyncFallbackStore(AsyncStore):
         return self._state.share if self._state.is_out else 1.0
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
+        while (answer := await self._attempt(key, step)) is NOT_NOW:
+            await self._adopt(key)
+            with suppress(Gone):
+                return self._state.update(key, step)
+        return answer
+
+    async def update_shared(self, key: str, step: Step[Answer]) -> Answer | NotNow:
+        answer = await self._attempt(key, step)
+        return answer if answer is not NOT_NOW or self._state.waits else await self.update(key, step)
+
+    async def _attempt(self, key: str, step: Step[Answer]) -> Answer | NotNow:
+        """Update a record in the store; return NOT_NOW if memory answers for its key."""
         state = self._state
-        while True:
-            if state.is_out or state.bases:
-                self._recover_if_due()
-                if state.holds(key):
-                    await self._adopt(key)
-                    try:
-                        return state.update(key, step)
-                    except Gone:
-                        continue
-            since, watched = state.outages, WatchedStep(self._lost, key, step)
-            try:
-                answer: Answer = await self._inner.update(key, watched)
-            except StoreError as error:
-                if error is watched.raised:
-                    raise
-                state.failed(error, since)
-                continue
-            state.note(watched)
-            if state.lost:
-                self._recover_if_due()
-            return answer
+        if state.is_out or state.bases:
+            self._recover_if_due()
+            if state.holds(key):
+                return NOT_NOW
+        since, watched = state.outages, WatchedStep(self._lost, key, step)
+        try:
+            answer: Answer = await self._inner.update(key, watched)
+        except StoreError as error:
+            if error is watched.raised:
+                raise
+            state.failed(error, since)
+            return NOT_NOW
+        state.note(watched)
+        if state.lost:
+            self._recover_if_due()
+        return answer
 
     def update_now(self, key: str, step: Step[Answer]) -> Answer | NotNow:
         state = self._state

@@ -34,6 +34,9 @@ SILENCE = 60.0
 FIRST_PROBE, LAST_PROBE = 1.0, 30.0
 """Shortest and longest seconds between two probes of the store; each interval doubles the last."""
 
+_ALONE = "Continuing in memory: until the store is back, limits hold for this process alone."
+_WAITING = "No request is sent until the store is back. Set outage to alone to continue with limits of this process."
+
 logger = logging.getLogger("curtsy")
 
 # Updates hold it only in an outage, each during one step. A fork takes it first (see stores/memory.py).
@@ -102,6 +105,7 @@ class FallbackState:
         self,
         name: str,
         share: float = 1.0,
+        waits: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
         ledger: OutageLedger | None = None,
     ) -> None:
@@ -110,6 +114,8 @@ class FallbackState:
         self._synced: dict[str, Record | None] = {}  # the ledger's records as last written or read
         self.share = share
         """This process's share, in an outage, of a limit common to all processes."""
+        self.waits = waits
+        """True if no common limit is spent in an outage (C18)."""
         self._monotonic = monotonic
         self._seen: Bounded[str, Sight] = Bounded(
             REMEMBERED, TEXTS, lambda sight: 0 if sight.record is None else sight.record.weight
@@ -218,7 +224,7 @@ class FallbackState:
             self._interval = FIRST_PROBE if passed - self._back_at > LAST_PROBE else self._interval
             self._probe_at = passed + self._interval
         if is_new:
-            logger.warning("%s Going on in memory: until the store is back, limits hold for this process alone.", error)
+            logger.warning("%s %s", error, _WAITING if self.waits else _ALONE)
 
     # Outage.
 
@@ -384,16 +390,16 @@ class FallbackState:
     def recovered(self, was_well: bool) -> None:
         """End a recovery, and set the time of the next one."""
         if not was_well:
-            self._interval = min(2 * self._interval, LAST_PROBE)
+            self._interval = FIRST_PROBE if self.waits else min(2 * self._interval, LAST_PROBE)
             self._probe_at = self._monotonic() + self._interval
         self._recovering = None
 
     # Stores that share the state.
 
-    def joined(self, share: float) -> FallbackState:
-        """Count one more user, whose share applies from now on."""
+    def joined(self, share: float, waits: bool) -> FallbackState:
+        """Count one more user, whose settings apply from now on."""
         self._users += 1
-        self.share = share
+        self.share, self.waits = share, waits
         return self
 
     def left(self) -> FallbackState:
@@ -417,13 +423,13 @@ _states: dict[str, FallbackState] = {}
 """States by store identity: of open stores, and of stores that were out when last closed."""
 
 
-def fallback_state_of(name: str, share: float, ledger: OutageLedger | None = None) -> FallbackState:
+def fallback_state_of(name: str, share: float, waits: bool, ledger: OutageLedger | None = None) -> FallbackState:
     """Return the one state of this process for a store, so that its clients count together in an outage (B8)."""
     with _lock:
         state = _states.get(name)
         if state is None:
             state = _states[name] = FallbackState(name, ledger=ledger)
-        return state.joined(share)
+        return state.joined(share, waits)
 
 
 def _restored(record: Record | None, sight: Sight, now: Now) -> Record | None:

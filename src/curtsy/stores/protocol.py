@@ -109,6 +109,11 @@ class AsyncStore(ABC):
         return False
 
     @property
+    def is_waiting(self) -> bool:
+        """True while the store is unreachable and no request may be admitted until it answers (`outage: wait`)."""
+        return False
+
+    @property
     def held(self) -> int:
         """Number of keys that memory answers for: 0 in normal operation, decreasing after an outage."""
         return 0
@@ -138,6 +143,13 @@ class AsyncStore(ABC):
         It does not overtake an `update` of the same key that already waits in this process.
         """
         return NOT_NOW
+
+    async def update_shared(self, key: str, step: Step[Answer]) -> Answer | NotNow:
+        """Do `update` for a step that spends a common limit.
+
+        Return NOT_NOW while the store is unreachable and memory must not answer for it (`outage: wait`).
+        """
+        return await self.update(key, step)
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
         """Do several updates in one batch, which costs little more than one update.
@@ -221,6 +233,10 @@ class WrappedStore(AsyncStore):
         return self.inner.is_out
 
     @property
+    def is_waiting(self) -> bool:
+        return self.inner.is_waiting
+
+    @property
     def held(self) -> int:
         return self.inner.held
 
@@ -234,6 +250,9 @@ class WrappedStore(AsyncStore):
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
         return await self.inner.update(key, step)
+
+    async def update_shared(self, key: str, step: Step[Answer]) -> Answer | NotNow:
+        return await self.inner.update_shared(key, step)
 
     async def read(self, key: str) -> Any:
         return await self.inner.read(key)

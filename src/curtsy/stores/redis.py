@@ -59,9 +59,9 @@ Jobs = list[tuple[Step[Any], asyncio.Future[Any]]]
 class AsyncRedisStore(AsyncStore):
     """Records on a Redis or Valkey server. Usable after a fork.
 
-    `timeout` is the number of seconds to wait for a connection, and for a reply. A write that timed out is not
-    accepted later, because the script refuses a write older than half the timeout. `clock` is for tests: its `epoch`
-    replaces the server's time, and keys do not expire.
+    `timeout` is the number of seconds to wait for a connection, and for a reply; None for that of the URL, or 5. A
+    write that timed out is not accepted later, because the script refuses a write older than half the timeout. `clock`
+    is for tests: its `epoch` replaces the server's time, and keys do not expire.
 
     The updates of one event loop iteration go out in one pipeline. Each event loop has its own connections, and so have
     threads. `close()` closes those of the current loop, or of all threads.
@@ -69,7 +69,9 @@ class AsyncRedisStore(AsyncStore):
 
     is_per_loop = True
 
-    def __init__(self, url: str, *, clock: Clock | None = None, prefix: str = "curtsy:", timeout: float = 1.0) -> None:
+    def __init__(
+        self, url: str, *, clock: Clock | None = None, prefix: str = "curtsy:", timeout: float | None = None
+    ) -> None:
         self._server = Server(url, clock, prefix, timeout)
         self._swap = self._server.swap
         self._connections: dict[asyncio.AbstractEventLoop | None, Connection] = {}

@@ -19,6 +19,7 @@ from itertools import islice
 from typing import Any
 
 from curtsy.core.errors import PolicyError, StoreError, not_imported
+from curtsy.core.setting import number
 from curtsy.stores import generation
 from curtsy.stores.cas import SCRIPT, SHA, Attempt, CompareAndSwap
 from curtsy.stores.generation import Look
@@ -156,8 +157,9 @@ def parse_address(url: str) -> Address:
         if place.is_tls:
             options["ssl"] = True
     return Address(
-        place.shown, place.kind, place.url, place.hosts, place.service, place.is_tls, place.replicas, options
-    )
+        place.shown, place.kind, place.url, place.hosts, place.service, place.is_tls, place.replicas, place.timeout,
+        options,
+    )  # fmt: skip
 
 
 def _options(url: str, shown: str) -> dict[str, Any]:
@@ -170,13 +172,12 @@ def _options(url: str, shown: str) -> dict[str, Any]:
 class Server:
     """Address, cache and checks of a server, used by the blocking and the async store."""
 
-    def __init__(self, url: str, clock: Clock | None, prefix: str, timeout: float) -> None:
-        if not timeout > 0:
-            raise PolicyError(f"timeout = {timeout!r} must be above 0 seconds. Leave it out to use 1.")
+    def __init__(self, url: str, clock: Clock | None, prefix: str, timeout: float | None = None) -> None:
+        """Parse the URL; `timeout` in seconds replaces its timeout."""
         if "{" in prefix:
             raise PolicyError(f"prefix = {prefix!r} must not contain {{, which marks where a cluster keeps a key.")
         self.address = parse_address(url)
-        self.timeout = timeout
+        timeout = self.timeout = self.address.timeout if timeout is None else number("timeout", timeout, above=True)
         self.identity = f"{self.address.identity}#{prefix}"
         self.swap = CompareAndSwap(prefix, clock, timeout / 2)
         if clock is None:  # all stores of a process share one cache

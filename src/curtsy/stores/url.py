@@ -11,11 +11,13 @@
     redis+cluster://host:6379,host:6379             a cluster, by any of its nodes
 
 `rediss+sentinel` and `rediss+cluster` are the last two with TLS. Options of redis-py can follow a `?`. So can
-`replicas=1`: then a shared crawl ends a page only when so many replicas have the URLs found on it.
+`timeout=5`, the seconds to wait for a connection and for a reply, and `replicas=1`: then a shared crawl ends a page
+only when so many replicas have the URLs found on it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass, field
@@ -23,7 +25,7 @@ from typing import Literal
 from urllib.parse import quote, unquote
 
 from curtsy.core.errors import PolicyError
-from curtsy.core.setting import rule
+from curtsy.core.setting import number, rule
 
 _REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 _SCHEMES = ("memory", "sqlite", *_REDIS)
@@ -41,6 +43,9 @@ _PORTS = {"sentinel": 26379}
 
 MOST_REPLICAS = 100
 """Maximum of the option `replicas`."""
+
+TIMEOUT = 5.0
+"""Seconds to wait for a connection to a server, and for a reply, unless the URL has a timeout."""
 
 
 def parse_store_url(url: str) -> tuple[Literal["memory", "sqlite", "redis"], str]:
@@ -141,12 +146,17 @@ class ServerUrl:
     replicas: int = 0
     """Replicas that must have the URLs found on a page before a shared crawl ends the page."""
 
+    timeout: float = TIMEOUT
+
 
 def parse_server(url: str) -> ServerUrl:
     """Parse the URL of a Redis or Valkey server. Raises PolicyError, with a message without secrets."""
     begins = _BEGINS.match(url)
     scheme = begins[0].lower() if begins else ""
-    url, replicas = _without_replicas(scheme + url[len(scheme) :])
+    url, given = _own_option(scheme + url[len(scheme) :], "replicas")
+    replicas = _replicas(given)
+    url, given = _own_option(url, "timeout")
+    timeout = _timeout(given)
     found = _URL.fullmatch(url)
     if found is None:
         what = f"begins with {scheme[:-3][:40]!r}, which is no Redis" if scheme else "does not begin as one of a Redis"
@@ -155,7 +165,7 @@ def parse_server(url: str) -> ServerUrl:
             "redis+cluster."
         )
     if found["unix"]:
-        return ServerUrl(f"unix://{found['socket']}", "", url, replicas=replicas)
+        return ServerUrl(f"unix://{found['socket']}", "", url, replicas=replicas, timeout=timeout)
     scheme, _, kind = found["scheme"].partition("+")
     if "@" in (found["query"] or ""):
         raise PolicyError(
@@ -175,21 +185,34 @@ def parse_server(url: str) -> ServerUrl:
         raise PolicyError(f"{shown}: a cluster has no database but 0. Leave it out.")
     login = f"{quote(found['login'], safe=':%')}@" if found["login"] else ""
     plain = f"{scheme}://{login}{found['hosts'].partition(',')[0]}/{database}?{found['query'] or ''}"
-    return ServerUrl(shown, kind, plain, hosts, service, scheme == "rediss", replicas)
+    return ServerUrl(shown, kind, plain, hosts, service, scheme == "rediss", replicas, timeout)
 
 
-def _without_replicas(url: str) -> tuple[str, int]:
-    """Return a URL without its option `replicas`, which redis-py does not know, and the option's value."""
+def _own_option(url: str, name: str) -> tuple[str, str | None]:
+    """Return a URL without an option that redis-py does not know, and the option's value; None if absent."""
     place, mark, query = url.rpartition("?")
     options = query.split("&") if mark else []
-    own = [each for each in options if each.startswith("replicas=")]
+    own = [each for each in options if each.startswith(f"{name}=")]
     if not own:
-        return url, 0
-    value = own[-1].removeprefix("replicas=")
+        return url, None
+    rest = "&".join(each for each in options if each not in own)
+    return place + (f"?{rest}" if rest else ""), own[-1].removeprefix(f"{name}=")
+
+
+def _replicas(value: str | None) -> int:
+    if value is None:
+        return 0
     if not (value.isascii() and value.isdigit() and int(value) <= MOST_REPLICAS):
         raise rule("replicas", value, f"a number from 0 to {MOST_REPLICAS}")
-    rest = "&".join(each for each in options if each not in own)
-    return place + (f"?{rest}" if rest else ""), int(value)
+    return int(value)
+
+
+def _timeout(value: str | None) -> float:
+    if value is None:
+        return TIMEOUT
+    with contextlib.suppress(ValueError):
+        return number("timeout", float(value), above=True)
+    raise rule("timeout", value, "a number of seconds above 0", TIMEOUT)
 
 
 def _host(text: str, default: int, shown: str) -> tuple[str, int]:

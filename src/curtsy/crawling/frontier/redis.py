@@ -46,7 +46,6 @@ from curtsy.crawling.frontier.redis_jobs import (
     FORMAT,
     PARTITIONS,
     PRESENCE,
-    TIMEOUT,
     RedisJobs,
     SharedJob,
     home,
@@ -102,7 +101,7 @@ class RedisFrontier:
         lease: float = LEASE,
         restart: bool = False,
         partitions: int = PARTITIONS,
-        timeout: float = TIMEOUT,
+        timeout: float | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         if not job:

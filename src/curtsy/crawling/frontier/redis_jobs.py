@@ -41,9 +41,6 @@ PARTITIONS = 1024
 PRESENCE = 6.0
 """Seconds after its last heartbeat for which a worker counts as present."""
 
-TIMEOUT = 5.0
-"""Seconds to wait for the server."""
-
 FORMAT, OLDEST_FORMAT = 4, 3
 """Latest and oldest known version of the partition layout. Jobs of other versions are refused.
 
@@ -111,7 +108,7 @@ class JobSummary(msgspec.Struct, frozen=True):
 class RedisJobs:
     """Jobs of a server, accessed from one event loop."""
 
-    def __init__(self, url: str, *, timeout: float = TIMEOUT, clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, url: str, *, timeout: float | None = None, clock: Callable[[], float] | None = None) -> None:
         self.server = Server(url, None, _PREFIX, timeout)
         self.clock = clock
         self._line: Connection | None = None
