@@ -103,8 +103,11 @@ class PageCache(Protocol):
         """Drop a variant of a URL; all variants if `variant` is None."""
         ...
 
-    def entries(self) -> Iterator[Entry]:
-        """Yield all stored entries in no particular order. Secrets in URLs are masked."""
+    def entries(self, domain: str | None = None) -> Iterator[Entry]:
+        """Yield the stored entries, newest first; with a domain only those of its host and subdomains.
+
+        Entries are read in batches, so memory is bounded. Secrets in URLs are masked. The port of a domain is ignored.
+        """
         ...
 
     def verify(self) -> Checked:
@@ -146,6 +149,21 @@ def identify(target: Request | Url | str) -> tuple[Url, str] | None:
 def is_wanted(entry: Entry, key: str, target: Request | Url | str) -> bool:
     """Return whether an entry has this URL key and, if `target` is a request, answers it."""
     return entry.url_sha256 == key and (not isinstance(target, Request) or entry.answers(target))
+
+
+def host_key(domain: str) -> bytes:
+    """Return a host's labels in reverse order, so that a prefix selects a host and its subdomains. Ignores the port."""
+    host, _, port = domain.rpartition(":")
+    labels = (host if port.isdigit() else domain).split(".")
+    return ".".join(reversed(labels)).encode("utf-8", "surrogatepass") + b"."
+
+
+_host_key_of = lru_cache(maxsize=4096)(host_key)
+
+
+def host_key_of(entry: Entry) -> bytes:
+    """Return the `host_key()` of an entry's URL, which is canonical and has no credentials."""
+    return _host_key_of(entry.url.split("/", 3)[2])
 
 
 def newest_first(pages: Iterable[Page]) -> list[Page]:
