@@ -17,9 +17,7 @@ from curtsy.core.message import SECOND
 from curtsy.stores.sqlite_file import BUSY, TROUBLE, Format, SQLiteFile, check, error_code, is_damage, pragma_number
 from curtsy.system.clock import Clock
 from curtsy.system.file_lock import inode
-from curtsy.system.log import library_logger
 
-_log = library_logger("cache")
 _Answer = TypeVar("_Answer")
 _Given = TypeVarTuple("_Given")
 
@@ -48,17 +46,20 @@ class CacheFile(SQLiteFile):
 
     A damaged file is renamed to `<name>.damaged-<epoch>`, replacing the one renamed before, and a new file is started.
     A file that cannot be written is still read. If it cannot be read either, it is skipped for a while. Any transaction
-    still open after a call is rolled back.
+    still open after a call is rolled back. Unless it `may_create`, a missing file is an empty one.
     """
 
-    def __init__(self, path: str, format: Format, clock: Clock, outage: Outage) -> None:
+    def __init__(
+        self, path: str, format: Format, clock: Clock, outage: Outage, *, may_create: bool = True
+    ) -> None:  # fmt: skip
         super().__init__(path, format, patience=PATIENCE)
         self.outage = outage
+        self._may_create = may_create
         self.replaced = 0
         """Number of times that the file was found damaged and replaced."""
         self._clock = clock
         self._is_failing = False
-        """True after an error of this file. Others with the same outage may still be opened: a full disk can be read."""
+        """True after an error of this file. Others with the same outage may work: a full disk can be read."""
         self._checked_at = -math.inf
         """Monotonic time of the last check that the path still leads to the opened file."""
 
@@ -80,6 +81,8 @@ class CacheFile(SQLiteFile):
         """Run `work` that only reads. The check for a replaced file is skipped for `RECHECK` seconds."""
         with self.lock:
             if self.is_closed or (self._is_failing and not self.is_open and self.outage.is_on):
+                return otherwise
+            if not (self._may_create or self.is_open or os.path.exists(self.path)):
                 return otherwise
             for tries_left in reversed(range(TRIES)):
                 try:
@@ -200,10 +203,11 @@ class CacheFile(SQLiteFile):
         except OSError as failure:
             self._begin_outage(failure)
             return
-        _log.warning(
-            f"The cache {self.path} is damaged ({error}). It was renamed to {aside}, and a new cache is started. Its "
-            "pages will be fetched again. Delete the old file if you do not need it."
-        )
+        if self.outage.log is not None:
+            self.outage.log.warning(
+                f"The cache {self.path} is damaged ({error}). It was renamed to {aside}, and a new cache is started. "
+                "Its pages will be fetched again. Delete the old file if you do not need it."
+            )
 
 
 def _is_log_incomplete(error: Exception) -> bool:

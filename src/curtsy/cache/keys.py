@@ -310,12 +310,12 @@ class LastUses(Generic[Name]):
 class Outage:
     """Pause after a failed write (full or read-only disk), so that not every fetch retries it.
 
-    Logs once when the outage begins and once when it ends.
+    Logs once when the outage begins and once when it ends; nothing if `log` is None.
     """
 
-    def __init__(self, clock: Clock, log: LibraryLogger, rest: float = 60.0) -> None:
+    def __init__(self, clock: Clock, log: LibraryLogger | None, rest: float = 60.0) -> None:
         self._clock = clock
-        self._log = log
+        self.log = log
         self._rest = round(rest * SECOND)
         self._until: int | None = None
 
@@ -326,8 +326,8 @@ class Outage:
 
     def begin(self, why: str) -> None:
         """Pause writes. `why` is a sentence that names the place and the cause."""
-        if self._until is None:
-            self._log.warning(
+        if self._until is None and self.log is not None:
+            self.log.warning(
                 f"{why} Pages are fetched without being cached. The next attempt to write is in "
                 f"{self._rest // SECOND} s."
             )
@@ -338,4 +338,5 @@ class Outage:
         """Record that a write to `place` succeeded."""
         if self._until is not None:
             self._until = None
-            self._log.info(f"The cache {place} can be written again.")
+            if self.log is not None:
+                self.log.info(f"The cache {place} can be written again.")

@@ -100,7 +100,7 @@ class PackedCache(PageCache):
         self._clock = clock or SystemClock()
         self._recent: Recent[_Seen] = Recent(memory)
         self._outage = Outage(self._clock, _log)
-        self._reads = CacheFile(self.path, packed_file.READ_FORMAT, self._clock, self._outage)
+        self._reads = CacheFile(self.path, packed_file.READ_FORMAT, self._clock, self._outage, may_create=False)
         self._writes = CacheFile(self.path, packed_file.FORMAT, self._clock, self._outage)
         self._write_buffer = WriteBuffer.at(self.path, delay)
         self._log_path = self.path + "-wal"
@@ -254,7 +254,7 @@ class PackedCache(PageCache):
     def size(self) -> int:
         """Return the bytes that the stored pages occupy."""
         self.flush()
-        return self._reads.call(0, packed_file.size)
+        return self._reads.call(0, packed_file.stored_size)
 
     def flush(self) -> None:
         """Write all waiting pages. If that fails, drop them together with the pages that they replace."""
@@ -275,7 +275,8 @@ class PackedCache(PageCache):
         """Release all open resources. Idempotent."""
         self.flush()
         self._write_buffer.leave()
-        self._writes.call(None, self._store_uses)
+        if self._uses:
+            self._writes.call(None, self._store_uses)
         self._reads.close()
         self._writes.close()
 

@@ -259,6 +259,11 @@ def size(db: sqlite3.Connection) -> int:
     return (pragma_number(db, "page_count") - pragma_number(db, "freelist_count")) * pragma_number(db, "page_size")
 
 
+def stored_size(db: sqlite3.Connection) -> int:
+    """Return the bytes of the file that are in use; 0 if no page is stored."""
+    return size(db) if db.execute("SELECT 1 FROM pages LIMIT 1").fetchone() else 0
+
+
 def shrink_file(db: sqlite3.Connection) -> None:
     """Shrink the file by its free pages, 1000 at a time, and truncate the WAL."""
     free, before = pragma_number(db, "freelist_count"), 0
