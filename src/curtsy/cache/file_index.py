@@ -54,6 +54,7 @@ FORMAT = Format(
 
 # The connection that adds pages belongs to an event loop's thread, and a checkpoint may wait for the disk.
 _ADD_FORMAT = FORMAT._replace(pragmas=(*FORMAT.pragmas, "wal_autocheckpoint = 0"))
+_SELECT = "SELECT id, stem, used, size FROM files"
 _LISTED = "SELECT id FROM files WHERE substr(host, 1, ?) = ? ORDER BY fetched DESC"
 
 
@@ -113,8 +114,12 @@ class FileIndex:
 
     def oldest(self) -> list[Indexed]:
         """Return the least recently used pages: up to `BATCH` of them."""
-        rows = self._file.rows(_select, "SELECT id, stem, used, size FROM files ORDER BY used LIMIT ?", BATCH)
-        return [Indexed(number, os.fsdecode(stem), used, size) for number, stem, used, size in rows]
+        return [_indexed(*row) for row in self._file.rows(_select, f"{_SELECT} ORDER BY used LIMIT ?", BATCH)]
+
+    def page(self, number: int) -> Indexed | None:
+        """Return the page with this id; None if it is not in the index."""
+        rows = self._file.rows(_select, f"{_SELECT} WHERE id = ?", number)
+        return _indexed(*rows[0]) if rows else None
 
     def listed(self, prefix: bytes = b"") -> Sequence[int]:
         """Return the ids of the pages whose host key begins with `prefix`, newest first: 8 bytes for each."""
@@ -122,8 +127,8 @@ class FileIndex:
 
     def stem_of(self, number: int) -> str | None:
         """Return the path of a page without file extension; None if it is not in the index."""
-        rows = self._file.rows(_select, "SELECT stem FROM files WHERE id = ?", number)
-        return os.path.join(self._root, os.fsdecode(rows[0][0])) if rows else None
+        page = self.page(number)
+        return None if page is None else os.path.join(self._root, page.stem)
 
     @property
     def size(self) -> int:
@@ -182,7 +187,7 @@ class Upkeep:
         self._until_checkpoint -= 1
         if min(self._until_check, self._until_checkpoint) >= 0 or (self._thread and self._thread.is_alive()):
             return
-        self._until_check, self._until_checkpoint = self._max_size / 40, CHECKPOINT
+        self._until_checkpoint = CHECKPOINT
         # Not a daemon: a short program ends when its eviction is done, so that the limit holds.
         thread = threading.Thread(target=self._keep_limit, name="curtsy-cache-upkeep")
         with contextlib.suppress(RuntimeError):  # the interpreter is shutting down, or the thread limit is reached
@@ -220,11 +225,15 @@ class Upkeep:
         if not self.index.is_complete:
             self._scan()
         self.index.checkpoint()
-        self._evict(self._max_size * 19 // 20)
+        is_due = True
+        while is_due:
+            self._until_check = self._max_size / 40
+            self._evict(self._max_size * 19 // 20)
+            is_due = self._until_check < 0  # as many bytes were added meanwhile
 
     def _scan(self) -> None:
         """Add all pages to the index, remove leftover files, and forget pages without files."""
-        abandoned = self._clock.now().epoch // SECOND - HOUR
+        abandoned = self._clock.now().epoch // SECOND - HOUR  # a younger file or row may be of a page in the making
         unseen = set(self.index.listed())
         left: list[str] = []
         for files in scan(self._root, self._last_uses):
@@ -237,12 +246,12 @@ class Upkeep:
             elif files.used < abandoned:
                 left.append(files.paths[0])
         remove_files(left)
-        self.index.forget(number for number in unseen if self._is_gone(number))
+        self.index.forget(number for number in unseen if self._is_gone(number, abandoned * SECOND))
         self.index.complete(self._clock.now().epoch)
 
-    def _is_gone(self, number: int) -> bool:
-        stem = self.index.stem_of(number)
-        return stem is not None and not os.path.exists(stem + META)
+    def _is_gone(self, number: int, abandoned: int) -> bool:
+        page = self.index.page(number)
+        return page is not None and page.used < abandoned and self._used_at(page) is None
 
     def _evict(self, limit: int) -> None:
         """Evict the least recently used pages down to `limit` bytes, in batches."""
@@ -251,7 +260,8 @@ class Upkeep:
             gone: list[Indexed] = []
             later: list[tuple[int, int]] = []
             for page in oldest:
-                if (used := self._used_at(page)) > page.used:
+                used = self._used_at(page)
+                if used is not None and used > page.used:
                     later.append((used, page.id))
                 elif surplus > 0:
                     gone.append(page)
@@ -261,12 +271,12 @@ class Upkeep:
             self.index.forget(page.id for page in gone)
             self.index.touch(later)
 
-    def _used_at(self, page: Indexed) -> int:
-        """Return the last use of a page in microseconds since the epoch; 0 if its files are gone."""
+    def _used_at(self, page: Indexed) -> int | None:
+        """Return the last use of a page in microseconds since the epoch; None if its files are gone."""
         try:
             at = os.stat(os.path.join(self._root, page.stem) + META).st_atime_ns // 1000
         except OSError:
-            return 0
+            return None
         return max(at, self._last_uses.at(os.path.basename(page.stem)))
 
 
@@ -299,6 +309,10 @@ def _change(db: sqlite3.Connection, statement: str, rows: Sequence[tuple[object,
     db.execute("BEGIN IMMEDIATE")
     db.executemany(statement, rows)
     db.execute("COMMIT")
+
+
+def _indexed(number: int, stem: bytes, used: int, size: int) -> Indexed:
+    return Indexed(number, os.fsdecode(stem), used, size)
 
 
 def _select(db: sqlite3.Connection, query: str, *given: object) -> list[tuple[Any, ...]]:

@@ -47,7 +47,7 @@ _HOUR = HOUR * 1000
 DELAY = 0.05
 """Seconds: recommended `delay`, long enough to batch a busy program's writes and short enough to lose little."""
 
-EVICTED = 16
+EVICTED = 4
 """Batches of pages evicted after a write. More would delay the pages that wait meanwhile."""
 
 LARGE = 256 * 1024
