@@ -43,7 +43,8 @@ class AsyncClient:
 
     Settings come from files and the environment. Keyword arguments override them; every key of the settings' reference
     is accepted. `store` is a URL such as `redis://host` or `sqlite:///state.sqlite`, the `Path` of an SQLite file, or a
-    store. `cache` is a folder, a cache, or False for no cache. If a site allows it, a stale cached page is returned
+    store. `cache` is a folder of readable files, a file that ends in `.sqlite`, a cache, or False for no cache. By
+    default it is such a file in the user's cache directory. If a site allows it, a stale cached page is returned
     immediately and revalidated afterwards, while the client is open. Without `stale_while_revalidate`, it is
     revalidated first. `connections` limits the requests in flight over all hosts. With `cookies`, the client keeps
     cookies until it is closed, each for the host that set it. `on_record` is called with the record of each fetch. With

@@ -34,7 +34,9 @@ HASH = hashlib.sha256(URL.encode()).hexdigest()
 
 
 def names(root: Path) -> list[str]:
-    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+    """The files of a cache, without its index."""
+    files = (path for path in root.rglob("*") if path.is_file() and not path.name.startswith(".index"))
+    return sorted(str(path.relative_to(root)) for path in files)
 
 
 def test_a_page_is_two_files_in_a_folder_of_its_host(tmp_path: Path) -> None:
@@ -308,6 +310,8 @@ def test_no_file_is_left_open_or_half_written(tmp_path: Path) -> None:
 
     assert not [name for name in names(tmp_path) if name.endswith(".part")]
     assert len(names(tmp_path)) == 40
+    assert [path for path in open_files() if path.startswith(str(tmp_path)) and ".index" not in path] == []
+    cache.close()
     assert [path for path in open_files() if path.startswith(str(tmp_path))] == []
 
 

@@ -19,9 +19,11 @@ import msgspec
 import pytest
 
 from curtsy.cache import packed_file
-from curtsy.cache.keys import Checked
+from curtsy.cache.cache_file import CacheFile
+from curtsy.cache.keys import Checked, Outage
 from curtsy.cache.packed import PackedCache
-from curtsy.cache.packed_file import BATCH, FORMAT, PackedFile, first_number
+from curtsy.cache.packed_file import BATCH, FORMAT, first_number
+from curtsy.system.log import library_logger
 from curtsy.testing import FakeClock
 from tests.support.pages import ROOT, body_of, fill, hold, page, url_of, writer
 from tests.support.snapshot import Snapshot
@@ -43,7 +45,9 @@ def cache(path: Path) -> Iterator[PackedCache]:
 
 
 def asides(path: Path) -> list[Path]:
-    return sorted(path.parent.glob("pages.db.damaged-*"))
+    """The damaged files that were put aside, without their journals."""
+    found = path.parent.glob("pages.db.damaged-*")
+    return sorted(each for each in found if not each.name.endswith(("-wal", "-shm")))
 
 
 def test_a_damaged_file_is_put_aside_and_a_new_one_begun(
@@ -197,6 +201,7 @@ def test_what_looks_read_only_though_it_is_not_is_damage(cache: PackedCache, pat
 
 QUOTA = """
 import random, resource, sys
+from curtsy.system.log import library_logger
 from curtsy.testing import FakeClock
 from curtsy.cache.packed import PackedCache
 from tests.support.pages import fill, page, url_of
@@ -239,7 +244,7 @@ def test_whatever_comes_in_the_middle_of_a_transaction_it_is_rolled_back(
     path: Path, error: type[BaseException]
 ) -> None:
     """U16, F42: else all others would wait, and the next work find one begun"""
-    file = PackedFile(str(path), FakeClock())
+    file = CacheFile(str(path), FORMAT, clock := FakeClock(), Outage(clock, library_logger("cache")))
 
     def broken(db: sqlite3.Connection) -> None:
         db.execute("BEGIN IMMEDIATE")

@@ -6,26 +6,30 @@ import hashlib
 import os
 import re
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from curtsy.cache.disk import DiskCache
+from curtsy.cache.opening import open_cache
+from curtsy.cli.cache import SCREEN
 from tests.cli.documented import FIELDS
 from tests.cli.shell import Shell
-from tests.support.pages import page
+from tests.support.pages import NOW, page
 from tests.support.site import Reply, Site, cut_short, encoded
 from tests.support.snapshot import Snapshot
 
 
 def test_kept_pages_are_listed_shown_verified_and_cleared(shell: Shell, site: Site, snapshot: Snapshot) -> None:
     """N6, N7: `ls`, `show`, `verify`, `gc`, `clear`"""
+    shell.env["CURTSY_CACHE_DIR"] = str(shell.home / "pages")
     site.page("/b", "b" * 1000, headers={"Cache-Control": "max-age=600"})
     shell("get", site.url("/"), site.url("/b"))
 
     listed, as_json = shell.cold("cache", "ls"), shell("cache", "ls", "--json", "127.0.0.1").json
     show, body = shell("cache", "show", "--json", site.url("/")), shell("cache", "show", "--body", site.url("/"))
-    [damaged] = Path(shell.env["XDG_CACHE_HOME"]).rglob(f"{_stem(site.url('/b'))}.html")
+    [damaged] = (shell.home / "pages").rglob(f"{_stem(site.url('/b'))}.html")
     damaged.write_text("something else")
     os.utime(damaged.with_suffix(".meta.json"), (1, 1))  # nobody is writing it just now
     verified, again = shell("cache", "verify", "--json"), shell("cache", "verify")
@@ -69,6 +73,29 @@ def test_the_cache_is_made_to_fit_and_forgotten_only_when_asked_for_clearly(
     assert set(shrunk.json) == FIELDS["cache gc"]
     assert shrunk.json["size"] == 0 < shrunk.json["freed"]
     assert (cleared.code, cleared.json) == (0, {"dropped": 1, "left": 0})
+
+
+@pytest.mark.parametrize("place", [None, "pages"])
+def test_a_long_list_is_written_in_parts_and_can_be_limited(shell: Shell, site: Site, place: str | None) -> None:
+    """Issue 16, C24: the default cache is one file; a named folder holds files"""
+    if place is not None:
+        shell.env["CURTSY_CACHE_DIR"] = str(shell.home / place)
+    path = shell.home / place if place else Path(shell.env["XDG_CACHE_HOME"], "curtsy", "pages.sqlite")
+    shell("get", "--json", site.url("/"))
+    assert path.is_file() if place is None else list(path.rglob("*.html"))
+    with closing(open_cache(path, None)) as kept:
+        for number in range(SCREEN + 5):
+            kept.keep(*page(f"https://www.example.org/{number}", now=NOW + number))
+
+    every, some = shell("cache", "ls", "example.org"), shell("cache", "ls", "-n", "3")
+    other, as_json = shell("cache", "ls", "ample.org"), shell("cache", "ls", "--json", "example.org").json
+
+    urls = [f"https://www.example.org/{number}" for number in reversed(range(SCREEN + 5))]
+    assert [line.split()[-1] for line in every.out.splitlines()] == ["url", *urls]
+    assert len({line.index("https") for line in every.out.splitlines()[1:]}) == 1
+    assert [line.split()[-1] for line in some.out.splitlines()] == ["url", *urls[:3]]
+    assert other.out == ""
+    assert [each["url"] for each in as_json] == urls
 
 
 @pytest.mark.parametrize("place", ["pages", "pages.sqlite"])

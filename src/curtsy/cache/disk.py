@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import random
 import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -26,6 +25,7 @@ import msgspec
 
 from curtsy.cache import entry_files
 from curtsy.cache.entry_files import BODY, META, remove_pair, scan, stem_of
+from curtsy.cache.file_index import Upkeep, remove_files
 from curtsy.cache.keys import (
     GIB,
     HOUR,
@@ -37,6 +37,7 @@ from curtsy.cache.keys import (
     Page,
     PageCache,
     Recent,
+    host_key,
     identify,
     is_wanted,
     may_write,
@@ -83,14 +84,6 @@ def _stems(first: str, target: Request | Url | str) -> Iterator[str]:
             yield stem_of(first, variant_of(vary, target))
 
 
-def _remove(paths: list[str]) -> None:
-    """Remove files and the folders that are empty then."""
-    entry_files.remove(*paths)
-    for folder in {os.path.dirname(path) for path in paths}:
-        with contextlib.suppress(OSError):
-            os.rmdir(folder)  # fails unless it is empty
-
-
 class DiskCache(PageCache):
     """Cache of pages in files.
 
@@ -100,8 +93,9 @@ class DiskCache(PageCache):
     `get_meta()`, `get_content()` and `put()` take a collection, a document and a URL as text. A client uses the other
     methods.
 
-    The limit is checked only from time to time, because the check scans all files (8 µs per page). Use `PackedCache`
-    for hundreds of thousands of pages.
+    An index in the folder, `.index.sqlite`, has the last use and the size of each page. A thread evicts pages by it,
+    from time to time. A folder without an index is scanned once. Later, `gc()` finds pages that were copied into it.
+    `PackedCache` takes half the time to store a page.
     """
 
     def __init__(
@@ -129,9 +123,7 @@ class DiskCache(PageCache):
         self._has_warned = False
         """True once a warning about an unwritable path is logged. Later ones are logged at debug level."""
 
-        # Bytes to write before the next scan. A short program may end before it writes so many. With a random
-        # start, many short programs together still scan as often.
-        self._until_scan = random.random() * max_size / 20
+        self._upkeep = Upkeep(self.root, max_size, self._clock, self._last_uses)
 
     def _folder(self, domain: str) -> str:
         folder = self._named or os.path.join(self.root, entry_files.folder_name(domain.replace(":", "_")))
@@ -145,9 +137,11 @@ class DiskCache(PageCache):
         for name, value in (("collection", collection), ("document", document)):
             if not isinstance(value, str):
                 raise PolicyError(f"{name} = {value!r} must be text. Give the name of a folder.")
-        return DiskCache(
+        found = DiskCache(
             self.root, collection=collection, document=document, max_size=self.max_size, memory=0, clock=self._clock
         )
+        found._upkeep = self._upkeep
+        return found
 
     def get_meta(self, collection: str, document: str, url: str) -> dict[str, Any] | None:
         """Return the content of a page's `.meta.json`: `url`, `etag`, `fetchedAt` and so on.
@@ -250,7 +244,7 @@ class DiskCache(PageCache):
             _log.warning(
                 "A cached page is damaged and was deleted; it will be fetched again.", url=text, path=stem + BODY
             )
-            remove_pair(stem)
+            self._remove(stem)
             return None
         if page.entry.url_sha256 != key:
             return None  # another URL with the same first 16 digits
@@ -277,30 +271,42 @@ class DiskCache(PageCache):
         if place is None or place[1] != entry.url_sha256:
             return False
         written = without_secrets(entry)
-        stem, is_stored = self._stem_for(place[2], entry), False
+        (stem, is_new), is_stored = self._stem_for(place[2], entry), False
         if written is not None and len(body) <= self.max_size // 2:
             meta = entry_files.encode(
                 msgspec.structs.replace(written, body_sha256=sha256_of(body), body_size=len(body))
             )
-            size = len(meta) + len(body)
-            is_stored = len(meta) <= entry_files.MOST_META and self._write(size, self._put, stem, body, meta)
+            if len(meta) <= entry_files.MOST_META:
+                is_stored = self._write(self._put, stem, written, body, meta, is_new)
         if not is_stored:
             self.drop(entry.url, entry.variant)
             return False
         if stem != place[2]:
             self._limit_variants(place[2], stem)
         elif entry.variant:  # remove the variant's former files, written while another variant was first
-            remove_pair(stem_of(stem, entry.variant))
-        if self._until_scan < 0:
-            self._evict(self.max_size, self.max_size * 9 // 10)
+            self._remove(stem_of(stem, entry.variant))
         return True
 
-    def _stem_for(self, first: str, entry: Entry) -> str:
-        """Return the stem for a variant: the first if it is free or the variant's own, else a named one."""
-        kept = entry_files.entry_at(first + META)
+    def _stem_for(self, first: str, entry: Entry) -> tuple[str, bool]:
+        """Return the stem for a variant, and whether it is free.
+
+        It is the first stem if that is free or the variant's own, else a named one.
+        """
+        try:
+            kept = entry_files.decode(entry_files.open_meta(first + META)[0])
+        except FileNotFoundError:
+            return first, True
+        except OSError:
+            kept = None
         if kept is None or kept.url_sha256 != entry.url_sha256 or kept.variant == entry.variant:
-            return first
-        return stem_of(first, entry.variant)
+            return first, False
+        return stem_of(first, entry.variant), False
+
+    def _remove(self, *stems: str) -> None:
+        """Remove pages and their rows in the index."""
+        for stem in stems:
+            remove_pair(stem)
+        self._upkeep.index.remove(*stems)
 
     def _limit_variants(self, first: str, newest: str) -> None:
         """Drop the least recently used variants of a URL above `MOST_VARIANTS`, but keep the newest.
@@ -315,8 +321,7 @@ class DiskCache(PageCache):
                 continue
             if stem != newest:
                 uses.append((max(used, self._last_uses.at(os.path.basename(stem)) / SECOND), stem))
-        for _, stem in sorted(uses)[: max(0, len(uses) + 2 - MOST_VARIANTS)]:
-            remove_pair(stem)
+        self._remove(*[stem for _, stem in sorted(uses)[: max(0, len(uses) + 2 - MOST_VARIANTS)]])
 
     def refresh(self, entry: Entry) -> bool:
         """Update everything but the body after a 304. Return False if that body is no longer stored."""
@@ -333,12 +338,13 @@ class DiskCache(PageCache):
             kept = entry_files.decode(before)
             if kept is not None and (kept.url_sha256, kept.variant, kept.body_sha256, kept.body_size) == wanted:
                 meta = entry_files.encode(written)
-                return len(meta) <= entry_files.MOST_META and self._write(
-                    len(meta), entry_files.renew, stem, before, meta
-                )
+                if len(meta) > entry_files.MOST_META or not self._write(entry_files.renew, stem, before, meta):
+                    return False
+                self._upkeep.add(stem, written, len(meta) + entry.body_size)
+                return True
         return False
 
-    def _write(self, size: int, work: Callable[[Unpack[_Given]], bool], *given: *_Given) -> bool:
+    def _write(self, work: Callable[[Unpack[_Given]], bool], *given: *_Given) -> bool:
         if self._outage.is_on:
             return False
         try:
@@ -357,17 +363,17 @@ class DiskCache(PageCache):
                 )
             return False
         self._outage.end(self.root)
-        self._until_scan -= size
         return is_done
 
-    def _put(self, stem: str, body: bytes, meta: bytes) -> bool:
-        """Write the two files. Creates a missing folder."""
+    def _put(self, stem: str, entry: Entry, body: bytes, meta: bytes, is_new: bool) -> bool:
+        """Add a page to the index, and write its two files. Creates a missing folder."""
+        self._upkeep.add(stem, entry, len(meta) + len(body))
         for _ in range(entry_files.TRIES):
             try:
-                return entry_files.put(stem, body, meta)
+                return entry_files.put(stem, body, meta, is_new=is_new)
             except FileNotFoundError:  # another process may remove the folder while it is empty
                 self._make(os.path.dirname(stem))
-        return entry_files.put(stem, body, meta)
+        return entry_files.put(stem, body, meta, is_new=is_new)
 
     def _make(self, folder: str) -> None:
         """Create a folder under the root, and the root, with mode 0o700 at every level.
@@ -392,8 +398,7 @@ class DiskCache(PageCache):
         stems = entry_files.others(first) if variant is None else [stem_of(first, variant)]
         if kept is None or kept.url_sha256 != key or kept.variant == variant:
             stems.append(first)
-        for stem in stems:
-            remove_pair(stem)
+        self._remove(*stems)
 
     def pages(self, url: Url | str) -> list[Page]:
         """Return every variant of a URL under any collection and document, newest first. Scans all files."""
@@ -414,10 +419,16 @@ class DiskCache(PageCache):
             if len(files.paths) == 2:
                 yield files.paths[0].removesuffix(META)
 
-    def entries(self) -> Iterator[Entry]:
-        """Yield all stored entries in no particular order. Secrets in URLs are masked."""
-        for stem in self._pairs():
-            if (entry := entry_files.entry_at(stem + META)) is not None:
+    def entries(self, domain: str | None = None) -> Iterator[Entry]:
+        """Yield the stored entries, newest first; with a domain only those of its host and subdomains.
+
+        Entries are read one by one, so memory is bounded. Secrets in URLs are masked. The port of a domain is ignored.
+        """
+        index = self._upkeep.ready()
+        for number in index.listed(b"" if domain is None else host_key(domain)):
+            stem = index.stem_of(number)
+            entry = None if stem is None else entry_files.entry_at(stem + META)
+            if entry is not None and os.path.exists(f"{stem}{BODY}"):
                 yield entry
 
     def verify(self) -> Checked:
@@ -433,7 +444,7 @@ class DiskCache(PageCache):
             else:
                 damaged += 1
                 _log.warning("A cached page is damaged and was deleted; it will be fetched again.", path=stem + BODY)
-                remove_pair(stem)
+                self._remove(stem)
         return Checked(good, damaged)
 
     def gc(self, max_size: int | None = None) -> int:
@@ -442,41 +453,20 @@ class DiskCache(PageCache):
         `max_size` defaults to the cache's limit. The last use by other processes is known to the hour. Also removes
         files that killed writers left behind.
         """
-        limit = self.max_size if max_size is None else max_size
-        return self._evict(limit, limit)
+        return self._upkeep.collect(self.max_size if max_size is None else max_size)
 
     def clear(self, matches: Callable[[Entry], bool]) -> None:
         """Drop the pages whose entries satisfy `matches`. Secrets in their URLs are masked."""
         entries = [(stem, entry_files.entry_at(stem + META)) for stem in self._pairs()]
         gone = [stem for stem, entry in entries if entry is not None and matches(entry)]
-        _remove([path for stem in gone for path in (stem + META, stem + BODY)])
-
-    def _evict(self, limit: int, target: int) -> int:
-        """Evict pages down to `target` bytes if more than `limit` are used; return the freed bytes."""
-        abandoned = self._clock.now().epoch // SECOND - HOUR
-        pages: list[entry_files.PageFiles] = []
-        gone: list[entry_files.PageFiles] = []
-        for files in scan(self.root, self._last_uses):
-            if len(files.paths) == 2:
-                pages.append(files)
-            elif files.used < abandoned:
-                gone.append(files)
-        total = sum(files.size for files in pages)
-        if total > limit:
-            for files in sorted(pages):
-                if total <= target:
-                    break
-                gone.append(files)
-                total -= files.size
-        # A quarter of the free space, because other processes may be writing too.
-        self._until_scan = max(self.max_size / 20, (self.max_size - total) / 4)
-        _remove([path for files in gone for path in files.paths])
-        return sum(files.size for files in gone)
+        remove_files([path for stem in gone for path in (stem + META, stem + BODY)])
+        self._upkeep.index.remove(*gone)
 
     @property
     def size(self) -> int:
-        """Return the size of all stored files in bytes. Scans all files."""
-        return sum(files.size for files in scan(self.root, self._last_uses))
+        """Return the bytes of all stored pages."""
+        return self._upkeep.ready().size
 
     def close(self) -> None:
-        """Do nothing: no file is held open."""
+        """Close the index. The next use opens it again."""
+        self._upkeep.close()

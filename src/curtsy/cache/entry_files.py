@@ -168,12 +168,12 @@ def _aside(stem: str, ending: str) -> str:
     return f"{stem}.{os.getpid()}-{_TOKEN}-{next(_numbers)}{ending}{PART}"
 
 
-def put(stem: str, body: bytes, meta: bytes) -> bool:
+def put(stem: str, body: bytes, meta: bytes, *, is_new: bool) -> bool:
     """Write the two files. The body is written to a temporary file and renamed; the meta file follows.
 
     The meta file is written in place, which saves a third of the time. A missing or empty meta file is a miss.
 
-    Raises FileNotFoundError if the folder does not exist.
+    Raises FileNotFoundError if the folder does not exist. If `is_new`, the caller found no meta file.
 
     The old files are removed first, so a crash in between leaves a miss. Renaming over them takes four times as long on
     ext4, which then flushes the new file to the disk at once.
@@ -181,7 +181,7 @@ def put(stem: str, body: bytes, meta: bytes) -> bool:
     part = _aside(stem, BODY)
     try:
         _create(part, body)
-        if os.access(stem + META, os.F_OK):
+        if not is_new:
             remove_pair(stem)
         os.replace(part, stem + BODY)
     except BaseException:

@@ -103,8 +103,11 @@ class PageCache(Protocol):
         """Drop a variant of a URL; all variants if `variant` is None."""
         ...
 
-    def entries(self) -> Iterator[Entry]:
-        """Yield all stored entries in no particular order. Secrets in URLs are masked."""
+    def entries(self, domain: str | None = None) -> Iterator[Entry]:
+        """Yield the stored entries, newest first; with a domain only those of its host and subdomains.
+
+        Entries are read in batches, so memory is bounded. Secrets in URLs are masked. The port of a domain is ignored.
+        """
         ...
 
     def verify(self) -> Checked:
@@ -146,6 +149,21 @@ def identify(target: Request | Url | str) -> tuple[Url, str] | None:
 def is_wanted(entry: Entry, key: str, target: Request | Url | str) -> bool:
     """Return whether an entry has this URL key and, if `target` is a request, answers it."""
     return entry.url_sha256 == key and (not isinstance(target, Request) or entry.answers(target))
+
+
+def host_key(domain: str) -> bytes:
+    """Return a host's labels in reverse order, so that a prefix selects a host and its subdomains. Ignores the port."""
+    host, _, port = domain.rpartition(":")
+    labels = (host if port.isdigit() else domain).split(".")
+    return ".".join(reversed(labels)).encode("utf-8", "surrogatepass") + b"."
+
+
+_host_key_of = lru_cache(maxsize=4096)(host_key)
+
+
+def host_key_of(entry: Entry) -> bytes:
+    """Return the `host_key()` of an entry's URL, which is canonical and has no credentials."""
+    return _host_key_of(entry.url.split("/", 3)[2])
 
 
 def newest_first(pages: Iterable[Page]) -> list[Page]:
@@ -292,12 +310,12 @@ class LastUses(Generic[Name]):
 class Outage:
     """Pause after a failed write (full or read-only disk), so that not every fetch retries it.
 
-    Logs once when the outage begins and once when it ends.
+    Logs once when the outage begins and once when it ends; nothing if `log` is None.
     """
 
-    def __init__(self, clock: Clock, log: LibraryLogger, rest: float = 60.0) -> None:
+    def __init__(self, clock: Clock, log: LibraryLogger | None, rest: float = 60.0) -> None:
         self._clock = clock
-        self._log = log
+        self.log = log
         self._rest = round(rest * SECOND)
         self._until: int | None = None
 
@@ -308,8 +326,8 @@ class Outage:
 
     def begin(self, why: str) -> None:
         """Pause writes. `why` is a sentence that names the place and the cause."""
-        if self._until is None:
-            self._log.warning(
+        if self._until is None and self.log is not None:
+            self.log.warning(
                 f"{why} Pages are fetched without being cached. The next attempt to write is in "
                 f"{self._rest // SECOND} s."
             )
@@ -320,4 +338,5 @@ class Outage:
         """Record that a write to `place` succeeded."""
         if self._until is not None:
             self._until = None
-            self._log.info(f"The cache {place} can be written again.")
+            if self.log is not None:
+                self.log.info(f"The cache {place} can be written again.")

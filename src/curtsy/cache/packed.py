@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from curtsy.cache import packed_file
+from curtsy.cache.cache_file import CacheFile
 from curtsy.cache.keys import (
     GIB,
     HOUR,
@@ -19,13 +21,15 @@ from curtsy.cache.keys import (
     SETTLED,
     Checked,
     LastUses,
+    Outage,
     Page,
     PageCache,
     Recent,
+    host_key,
+    host_key_of,
     identify,
     is_wanted,
     newest_first,
-    sha256_of,
     without_secrets,
 )
 from curtsy.cache.write_buffer import Waiting, WriteBuffer
@@ -42,6 +46,9 @@ _HOUR = HOUR * 1000
 
 DELAY = 0.05
 """Seconds: recommended `delay`, long enough to batch a busy program's writes and short enough to lose little."""
+
+EVICTED = 4
+"""Batches of pages evicted after a write. More would delay the pages that wait meanwhile."""
 
 LARGE = 256 * 1024
 """Bytes of body above which a page is written at once: batching saves time per page, not per byte."""
@@ -68,9 +75,12 @@ class PackedCache(PageCache):
     `max_size` limits the file in bytes, without its WAL of a few MiB. `memory` limits the recently read pages held in
     memory, in bytes; 0 disables it.
 
-    With a `delay`, pages are written in batches, at most that many seconds later. `keep` and `refresh` then return True
-    before the write, which may still fail. Caches of this process with the same path and delay see the pages at once,
-    others once they are written. A killed program loses the waiting pages, never parts of pages.
+    With a `delay`, a thread compresses and writes the pages in batches, at most that many seconds later. `keep` and
+    `refresh` then return True before the write, which may still fail. Caches of this process with the same path and
+    delay see the pages at once, others once they are written. A killed program loses the waiting pages, never parts of
+    pages: those of the last `delay` seconds, or at most 512 pages or 16 MiB if the disk is slower than the program.
+
+    Reads and writes have a connection each, so that no reader waits for a write, a checkpoint or an eviction.
 
     A damaged file is renamed and a new one started: see `packed_file.py`.
     """
@@ -89,7 +99,9 @@ class PackedCache(PageCache):
         self.max_size = max_size
         self._clock = clock or SystemClock()
         self._recent: Recent[_Seen] = Recent(memory)
-        self._file = packed_file.PackedFile(self.path, self._clock)
+        self._outage = Outage(self._clock, _log)
+        self._reads = CacheFile(self.path, packed_file.READ_FORMAT, self._clock, self._outage, may_create=False)
+        self._writes = CacheFile(self.path, packed_file.FORMAT, self._clock, self._outage)
         self._write_buffer = WriteBuffer.at(self.path, delay)
         self._log_path = self.path + "-wal"
         self._last_uses: LastUses[int] = LastUses()
@@ -116,7 +128,7 @@ class PackedCache(PageCache):
         waiting = self._write_buffer.get(key)
         if waiting is not None and is_wanted(waiting.entry, key, target):
             if not waiting.is_renewal:
-                page = packed_file.checked_page(waiting.entry, waiting.body, waiting.is_packed)
+                page = self._page_of(key, waiting)
                 return None if page is None else page.under(text)
             if known is not None and known[1].entry.body_sha256 == waiting.entry.body_sha256:
                 return Page(waiting.entry, known[1].body).under(text)
@@ -127,7 +139,7 @@ class PackedCache(PageCache):
             if log is not None and known[0].log == log and 0 <= now - known[0].used < _HOUR:
                 self._last_uses.note(known[0].number, now)
                 return known[1]
-        return self._file.read(None, self._get, text, key, target, known, log)
+        return self._reads.read(None, self._get, text, key, target, known, log)
 
     def entry(self, target: Request | Url | str) -> Entry | None:
         """Return everything but the body of the page that answers a request. Does not read the body."""
@@ -135,7 +147,7 @@ class PackedCache(PageCache):
         found = identify(target)
         if found is None:
             return None
-        for _, entry in self._file.rows(packed_file.entries_in, found[1]):
+        for _, entry in self._reads.rows(packed_file.entries_in, found[1]):
             if is_wanted(entry, found[1], target):
                 return msgspec.structs.replace(entry, url=found[0].text)
         return None
@@ -146,7 +158,7 @@ class PackedCache(PageCache):
         found = identify(url)
         if found is None:
             return []
-        return newest_first(page.under(found[0].text) for page in self._file.rows(packed_file.pages_in, found[1]))
+        return newest_first(page.under(found[0].text) for page in self._reads.rows(packed_file.pages_in, found[1]))
 
     def keep(self, entry: Entry, body: bytes) -> bool:
         """Store a page in place of the same variant.
@@ -156,18 +168,16 @@ class PackedCache(PageCache):
         if url_sha256(entry.url) != entry.url_sha256:
             return False
         written = without_secrets(entry)
-        if written is None or len(body) > self.max_size // 2 or self._file.outage.is_on:
+        if written is None or len(body) > self.max_size // 2 or self._outage.is_on:
             self.drop(entry.url, entry.variant)
             return False
-        # Compressed before it waits: it takes less memory, and no caller has to compress a whole batch.
-        is_packed, packed = packed_file.pack(body)
-        written = msgspec.structs.replace(written, body_sha256=sha256_of(packed), body_size=len(body))
-        page = Waiting(written, packed, is_packed, is_renewal=False)
+        written = msgspec.structs.replace(written, body_sha256="", body_size=len(body))
+        page = Waiting(written, body, is_packed=False, is_renewal=False)
         if self._may_wait and len(body) <= LARGE:
             self._write_buffer.add(entry.url_sha256, page, self.flush)
             return True
         self._write_buffer.forget(entry.url_sha256, entry.variant)
-        if not self._file.call(False, self._write, [page]):
+        if not self._writes.call(False, self._write, [page]):
             self.drop(entry.url, entry.variant)
             return False
         return True
@@ -175,7 +185,7 @@ class PackedCache(PageCache):
     def refresh(self, entry: Entry) -> bool:
         """Update everything but the body after a 304. Return False if that body is no longer stored."""
         written = without_secrets(entry)
-        if written is None or self._file.outage.is_on:
+        if written is None or self._outage.is_on:
             return False
         renewal = Waiting(written, b"", is_packed=False, is_renewal=True)
         if self._may_wait:
@@ -186,7 +196,7 @@ class PackedCache(PageCache):
                 if self._write_buffer.replace(entry.url_sha256, before, page, self.flush):
                     return True
             self.flush()
-        return self._file.call(False, self._write, [renewal])
+        return self._writes.call(False, self._write, [renewal])
 
     def drop(self, url: Url | str, variant: str | None = None) -> None:
         """Drop a variant of a URL; all variants if `variant` is None."""
@@ -194,12 +204,15 @@ class PackedCache(PageCache):
         if found is not None:
             self._write_buffer.forget(found[1], variant)
             self._recent.forget(found[1])
-            self._file.call(None, packed_file.remove, found[1], variant)
+            self._reads.call(None, packed_file.remove, found[1], variant)
 
-    def entries(self) -> Iterator[Entry]:
-        """Yield all stored entries in no particular order. Secrets in URLs are masked."""
+    def entries(self, domain: str | None = None) -> Iterator[Entry]:
+        """Yield the stored entries, newest first; with a domain only those of its host and subdomains.
+
+        Entries are read in batches, so memory is bounded. Secrets in URLs are masked. The port of a domain is ignored.
+        """
         self.flush()
-        for batch in self._batches(packed_file.known):
+        for batch in self._batches(packed_file.known, b"" if domain is None else host_key(domain)):
             for _, entry in batch:
                 if entry is not None:
                     yield entry
@@ -208,17 +221,17 @@ class PackedCache(PageCache):
         """Check every page and drop damaged ones; drop all pages if the file itself is damaged."""
         self.flush()
         good = damaged = 0
-        replaced = self._file.replaced
-        self._file.call(None, check)
+        replaced = self._writes.replaced
+        self._writes.call(None, check)
         for batch in self._batches(packed_file.checked):
             bad = [number for number, entry in batch if entry is None]
             good += len(batch) - len(bad)
             damaged += len(bad)
             if bad:
                 _log.warning("Cached pages are damaged and were deleted; they will be fetched again.", pages=len(bad))
-                self._file.call(None, packed_file.delete_rows_only, bad)
-        self._file.call(None, packed_file.sweep)
-        return Checked(good, damaged) if replaced == self._file.replaced else Checked(0, max(1, good + damaged))
+                self._writes.call(None, packed_file.delete_rows_only, bad)
+        self._writes.call(None, packed_file.sweep)
+        return Checked(good, damaged) if replaced == self._writes.replaced else Checked(0, max(1, good + damaged))
 
     def gc(self, max_size: int | None = None) -> int:
         """Evict least recently used pages down to `max_size` bytes; return the freed bytes.
@@ -226,8 +239,8 @@ class PackedCache(PageCache):
         `max_size` defaults to the cache's limit. The last use by other processes is known to the hour.
         """
         before = self.size
-        self._file.call(None, self._shrink, self.max_size if max_size is None else max_size)
-        self._file.call(None, packed_file.shrink_file)
+        self._writes.call(None, self._shrink, self.max_size if max_size is None else max_size)
+        self._writes.call(None, packed_file.shrink_file)
         return max(0, before - self.size)
 
     def clear(self, matches: Callable[[Entry], bool]) -> None:
@@ -235,45 +248,58 @@ class PackedCache(PageCache):
         self.flush()
         for batch in self._batches(packed_file.known):
             if gone := [number for number, entry in batch if entry is not None and matches(entry)]:
-                self._file.call(None, packed_file.delete, gone)
+                self._writes.call(None, packed_file.delete, gone)
 
     @property
     def size(self) -> int:
         """Return the bytes that the stored pages occupy."""
         self.flush()
-        return self._file.call(0, packed_file.size)
+        return self._reads.call(0, packed_file.stored_size)
 
     def flush(self) -> None:
         """Write all waiting pages. If that fails, drop them together with the pages that they replace."""
-        if self._file.is_closed or not self._write_buffer.waiting():
+        if self._writes.is_closed:
             return
-        if pages := self._file.call(self._write_buffer.waiting(), self._catch_up):
+        if len(self._uses) >= packed_file.BATCH:
+            self._writes.call(None, self._store_uses)
+        if not self._write_buffer.waiting():
+            return
+        if pages := self._writes.call(self._write_buffer.waiting(), self._catch_up):
             self._write_buffer.done(pages)
             for key, page in pages.items():
                 if not page.is_renewal:
                     self._recent.forget(key)
-                    self._file.call(None, packed_file.remove, key, page.entry.variant)
+                    self._writes.call(None, packed_file.remove, key, page.entry.variant)
 
     def close(self) -> None:
         """Release all open resources. Idempotent."""
         self.flush()
         self._write_buffer.leave()
-        self._file.call(None, self._store_uses)
-        self._file.close()
+        if self._uses:
+            self._writes.call(None, self._store_uses)
+        self._reads.close()
+        self._writes.close()
 
     @property
     def _may_wait(self) -> bool:
-        return self._write_buffer.delay > 0 and not self._file.is_closed
+        return self._write_buffer.delay > 0 and not self._writes.is_closed
 
     # --- The work --------------------------------------------------------------------------------------------------
 
     def _batches(
-        self, work: Callable[[sqlite3.Connection, int], list[packed_file.Row]]
+        self, work: Callable[[sqlite3.Connection, Sequence[int]], list[packed_file.Row]], prefix: bytes = b""
     ) -> Iterator[list[packed_file.Row]]:
-        last = -(2**63)
-        while batch := self._file.rows(work, last):
-            yield batch
-            last = batch[-1][0]
+        numbers = self._reads.call(None, packed_file.listed, prefix) or ()
+        for start in range(0, len(numbers), packed_file.BATCH):
+            yield self._reads.rows(work, numbers[start : start + packed_file.BATCH])
+
+    def _page_of(self, key: str, waiting: Waiting) -> Page | None:
+        """Return a page that waits to be written, with the hash of its stored body."""
+        if not waiting.entry.body_sha256:
+            body, packed = waiting.body, _packed(waiting)
+            self._write_buffer.replace(key, waiting, packed, self.flush)
+            return Page(packed.entry, body)
+        return packed_file.checked_page(waiting.entry, waiting.body, waiting.is_packed)
 
     def _get(
         self,
@@ -304,7 +330,7 @@ class PackedCache(PageCache):
         if is_due:
             self._uses[number] = now
             if len(self._uses) >= packed_file.BATCH:
-                self._store_uses(db)
+                self._write_buffer.wake(self.flush) if self._may_wait else self.flush()
         return page
 
     def _read(
@@ -328,7 +354,7 @@ class PackedCache(PageCache):
             damaged.append(number)
         if damaged:
             _log.warning("A cached page is damaged and was deleted; it will be fetched again.", url=text)
-            packed_file.delete(db, damaged)
+            self._writes.call(None, packed_file.delete, damaged)
         return found
 
     def _catch_up(self, db: sqlite3.Connection) -> dict[str, Waiting]:
@@ -344,11 +370,12 @@ class PackedCache(PageCache):
 
     def _write(self, db: sqlite3.Connection, pages: list[Waiting]) -> bool:
         """Write pages in one transaction. Return False if the body of a renewed page is no longer stored."""
+        pages = [page if page.is_renewal or page.entry.body_sha256 else _packed(page) for page in pages]
         now, size, are_stored = self._now(), 0, True
         former: list[tuple[int]] = []
         contents: list[tuple[int, bytes, bytes]] = []
-        places: list[tuple[int, int, int]] = []
-        renewed: list[tuple[int, bytes, int]] = []
+        places: list[tuple[int, int, int, int, bytes]] = []
+        renewed: list[tuple[int, bytes, int, int]] = []
         db.execute("BEGIN IMMEDIATE")
         last = packed_file.last_place(db)
         firsts = [packed_file.first_number(page.entry.url_sha256) for page in pages]
@@ -357,41 +384,45 @@ class PackedCache(PageCache):
             number, place, kept, was_packed = (
                 packed_file.slot_for(db, entry, self._last_uses.at) if first in known else (first, None, None, False)
             )
+            fetched = round(entry.fetched_at * 1000)
             if is_renewal:
                 if kept is None or kept.body_sha256 != entry.body_sha256:
                     are_stored = False
                     continue
                 meta = packed_file.encode(entry, was_packed)
-                renewed.append((now, meta, number))
+                renewed.append((now, meta, fetched, number))
             else:
                 if place is not None:
                     former.append((place,))
                 last += 1
                 meta = packed_file.encode(entry, is_packed)
                 contents.append((last, meta, body))
-                places.append((number, now, last))
+                places.append((number, now, last, fetched, host_key_of(entry)))
                 size += len(body)
             size += len(meta)
         db.executemany("DELETE FROM contents WHERE place = ?", former)
         db.executemany("INSERT INTO contents VALUES (?, ?, ?)", contents)
         # Sorted by key, so that neighbouring rows are written together.
-        db.executemany("REPLACE INTO pages VALUES (?, ?, ?, NULL)", sorted(places))
-        db.executemany("UPDATE pages SET used = ?, renewed = ? WHERE id = ?", renewed)
+        db.executemany("REPLACE INTO pages VALUES (?, ?, ?, NULL, ?, ?)", sorted(places))
+        db.executemany("UPDATE pages SET used = ?, renewed = ?, fetched = ? WHERE id = ?", renewed)
         db.execute("COMMIT")
-        self._file.outage.end(self.path)
+        self._outage.end(self.path)
         self._until_check -= size
-        if self._until_check < 0:
-            self._shrink(db, self.max_size * 19 // 20)
+        # A check that evicts as many pages as it may is repeated after the next write.
+        if self._until_check < 0 and self._shrink(db, self.max_size * 19 // 20, EVICTED):
             self._until_check = self.max_size / 40
         return are_stored
 
-    def _shrink(self, db: sqlite3.Connection, limit: int) -> None:
+    def _shrink(self, db: sqlite3.Connection, limit: int, most: int | None = None) -> bool:
+        """Evict pages down to `limit` bytes, by up to `most` batches. Return whether that is done."""
         self._store_uses(db)
         taken = math.inf
-        while (surplus := (size := packed_file.size(db)) - limit) > 0:
+        for _ in itertools.count() if most is None else range(most):
+            if (surplus := (size := packed_file.size(db)) - limit) <= 0:
+                return True
             if size >= taken:  # the deletion freed nothing: the index is damaged
                 packed_file.sweep(db)
-                return
+                return True
             oldest: list[int] = []
             later: list[tuple[int, int]] = []
             for number, used, size_of_page in db.execute(packed_file.BY_USE, (packed_file.BATCH,)):
@@ -408,16 +439,23 @@ class PackedCache(PageCache):
                 taken = size
             else:
                 packed_file.sweep(db)
-                return
+                return True
+        return False
 
     def _store_uses(self, db: sqlite3.Connection) -> None:
         uses, self._uses = self._uses, {}
-        if uses and not self._file.outage.is_on and not self._file.is_read_only:
-            packed_file.store_uses(db, [(at, number) for number, at in uses.items()])
+        if uses and not self._outage.is_on and not self._writes.is_read_only:
+            # A list first: another thread may still add to the dict.
+            packed_file.store_uses(db, [(at, number) for number, at in list(uses.items())])
 
     def _now(self) -> int:
         """Return the time in milliseconds since the epoch, as stored for a last use."""
         return self._clock.now().epoch // (SECOND // 1000)
+
+
+def _packed(page: Waiting) -> Waiting:
+    """Return a waiting page with its body compressed and hashed."""
+    return Waiting(*packed_file.pack(page.entry, page.body), is_renewal=False)
 
 
 def _state_of(path: str) -> tuple[int, int, int] | None:

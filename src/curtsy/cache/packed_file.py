@@ -1,9 +1,10 @@
-"""SQLite file of the packed cache: its recovery, its tables, and the functions that read, check and remove rows.
+"""Tables of the packed cache, and the functions that read, check and remove their rows.
 
 `pages` maps a page number to a place in `contents` and to the time of the last use, in milliseconds since the epoch. A
 page number is the first 61 bits of the URL's SHA-256 and three bits for the variant. Because hashes are scattered, this
 table is kept small. `contents` is in order of insertion, so pages of one batch are adjacent. With the hash as the key
 of one table, writing takes three times as long. A 304 updates `pages.renewed`, so the body is not rewritten.
+`pages.fetched` (milliseconds) and `pages.host` (`host_key()`) order and select the entries of a list.
 
 SQLite does not detect a flipped bit. So each encoded entry has a checksum and holds the full hashes of the URL and of
 the body. The body's hash covers the stored, possibly compressed bytes, because hashing fewer bytes is faster.
@@ -11,43 +12,20 @@ the body. The body's hash covers the stored, possibly compressed bytes, because 
 
 from __future__ import annotations
 
-import glob
-import math
-import os
-import shutil
+import array
 import sqlite3
 import threading
-import time
 import zlib
-from collections.abc import Callable
-from typing import Any, TypeVar, TypeVarTuple, Unpack
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import zstandard
 
-from curtsy.cache.keys import MIB, Outage, Page, entry_struct, may_write, sha256_of
+from curtsy.cache.keys import Page, entry_struct, sha256_of
 from curtsy.core.cache import Entry
-from curtsy.core.errors import StoreError
-from curtsy.core.message import SECOND
 from curtsy.core.variant import MOST_VARIANTS
-from curtsy.stores.sqlite_file import (
-    BUSY,
-    TROUBLE,
-    Format,
-    SQLiteFile,
-    Unsound,
-    check,
-    error_code,
-    is_damage,
-    pragma_number,
-)
-from curtsy.system.clock import Clock
-from curtsy.system.file_lock import inode
-from curtsy.system.log import library_logger
-
-_log = library_logger("cache")
-_Answer = TypeVar("_Answer")
-_Given = TypeVarTuple("_Given")
+from curtsy.stores.sqlite_file import Format, Unsound, pragma_number
 
 Row = tuple[int, Entry | None]
 """Page number, and the entry; None if the page is damaged."""
@@ -58,31 +36,20 @@ LEVEL = 1
 BATCH = 64
 """Pages per transaction or query, so that the lock is held only briefly."""
 
-PATIENCE = 2.0
-"""Seconds to wait for another process's lock. A write that would wait longer is skipped."""
-
-RECHECK = 0.02
-"""Seconds between checks that the path still leads to the opened file, for reads."""
-
-FREE_SPACE = 16 * MIB
-"""Free bytes above which a disk is not considered full."""
-
-TRIES = 5
-"""Attempts to read a file that another process may be writing."""
-
-CHECK_TIME = 1.0
-"""Seconds for an integrity check while other threads wait. A longer check needs `verify()`."""
-
 FORMAT = Format(
     application=0x63757274,
     schema=(
-        "CREATE TABLE pages (id INTEGER PRIMARY KEY, used INTEGER NOT NULL, place INTEGER NOT NULL, renewed BLOB)",
         "CREATE TABLE contents (place INTEGER PRIMARY KEY, meta BLOB NOT NULL, body BLOB NOT NULL)",
+        "CREATE TABLE pages (id INTEGER PRIMARY KEY, used INTEGER NOT NULL, place INTEGER NOT NULL, renewed BLOB)",
         # `place` is in the index so that evicted pages are adjacent, too.
         "CREATE INDEX pages_by_use ON pages (used, place)",
+        "ALTER TABLE pages ADD COLUMN fetched INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE pages ADD COLUMN host BLOB",
     ),
-    pragmas=("auto_vacuum = INCREMENTAL",),
 )
+
+READ_FORMAT = FORMAT._replace(pragmas=("wal_autocheckpoint = 0",))
+"""Format for a connection of an event loop's thread: a checkpoint may wait for the disk."""
 
 _FROM = "FROM pages LEFT JOIN contents USING (place)"
 _USED = "ifnull(CAST(used AS INTEGER), 0)"  # a damaged file may hold any type
@@ -91,167 +58,9 @@ _VARIANTS = f"{_FROM} WHERE id BETWEEN ?1 AND ?1 + {MOST_VARIANTS - 1} ORDER BY 
 VARIANTS = f"SELECT id, {_USED}, ifnull(renewed, meta), place {_VARIANTS}"
 BOTHS = f"SELECT id, {_USED}, ifnull(renewed, meta), body {_VARIANTS}"
 _DELETE = "DELETE FROM pages WHERE id = ?"
+_CHECKED = f"SELECT ifnull(renewed, meta), body {_FROM} WHERE id = ?"
+_LISTED = "SELECT id FROM pages WHERE host IS NULL OR substr(host, 1, ?) = ? ORDER BY fetched DESC"
 BY_USE = f"SELECT id, {_USED}, length(ifnull(renewed, meta)) + length(body) {_FROM} ORDER BY used LIMIT ?"
-
-# In a folder where it cannot create a log, SQLite reads a file only with `immutable`. With `immutable`, it ignores an
-# existing log.
-_WRITABLE, _WITH_LOG, _IMMUTABLE = "mode=rw", "mode=ro", "immutable=1"
-
-
-class PackedFile(SQLiteFile):
-    """SQLite file of a cache. Any thread or process may use it; its calls never raise.
-
-    A damaged file is renamed to `<name>.damaged-<epoch>`, replacing the one renamed before, and a new file is started.
-    A file that cannot be written is still read. If it cannot be read either, it is skipped for a while. Any transaction
-    still open after a call is rolled back.
-    """
-
-    def __init__(self, path: str, clock: Clock) -> None:
-        super().__init__(path, FORMAT, patience=PATIENCE)
-        self.outage = Outage(clock, _log)
-        self.replaced = 0
-        """Number of times that the file was found damaged and replaced."""
-        self._clock = clock
-        self._checked_at = -math.inf
-        """Monotonic time of the last check that the path still leads to the opened file."""
-
-    @property
-    def is_read_only(self) -> bool:
-        """Return whether the file is open for reading only."""
-        return self.uri_mode != _WRITABLE
-
-    def call(
-        self, otherwise: _Answer, work: Callable[[sqlite3.Connection, Unpack[_Given]], _Answer], *given: *_Given
-    ) -> _Answer:
-        """Run `work` on the file, one thread at a time; return `otherwise` if that fails."""
-        self._checked_at = -math.inf
-        return self.read(otherwise, work, *given)
-
-    def read(
-        self, otherwise: _Answer, work: Callable[[sqlite3.Connection, Unpack[_Given]], _Answer], *given: *_Given
-    ) -> _Answer:
-        """Run `work` that only reads. The check for a replaced file is skipped for `RECHECK` seconds."""
-        with self.lock:
-            if self.is_closed or (not self.is_open and self.outage.is_on):
-                return otherwise
-            for tries_left in reversed(range(TRIES)):
-                try:
-                    return work(self.connection(), *given)
-                except (*TROUBLE, StoreError) as error:
-                    if not (tries_left and _is_log_incomplete(error)):
-                        self._recover(error)
-                        break
-                finally:
-                    self.roll_back()  # for example after Ctrl-C
-            return otherwise
-
-    def rows(
-        self, work: Callable[[sqlite3.Connection, Unpack[_Given]], list[_Answer]], *given: *_Given
-    ) -> list[_Answer]:
-        """Run `work` that returns rows; return no rows if that fails."""
-        return self.call([], work, *given)
-
-    def is_current(self) -> bool:
-        """Return whether the connection can be used further. Also reopen the file if it has become writable."""
-        now = time.monotonic()
-        if now < self._checked_at + RECHECK:
-            return True
-        if not super().is_current() or (self.is_read_only and self.uri_mode != self._best_mode()):
-            return False
-        self._checked_at = now
-        return True
-
-    def open(self) -> sqlite3.Connection:
-        """Return a new connection, for reading only if the file cannot be written."""
-        self.uri_mode = _WRITABLE if not os.path.exists(self.path) else self._best_mode()
-        try:
-            return super().open()
-        except sqlite3.OperationalError as error:
-            if self.uri_mode != _WITH_LOG or error_code(error) in BUSY:
-                raise
-            # The WAL index is missing or incomplete, and only a process with write access can create it.
-            self.uri_mode = _IMMUTABLE
-            return super().open()
-
-    def prepare(self, connection: sqlite3.Connection) -> None:
-        """Check the format of the file, and create its tables."""
-        if self.is_read_only:
-            self.version(connection)
-        else:
-            super().prepare(connection)
-
-    def _best_mode(self) -> str:
-        """Return the best mode in which the file can be opened now."""
-        if self._is_writable():
-            return _WRITABLE
-        return _WITH_LOG if os.path.exists(self.path + "-wal") else _IMMUTABLE
-
-    def _is_writable(self) -> bool:
-        """Return whether the file is writable and its folder allows a log."""
-        return may_write(self.path) and may_write(os.path.dirname(self.path))
-
-    def _recover(self, error: Exception) -> None:
-        """Handle an error: ignore a lock, replace a damaged file or begin an outage."""
-        self.roll_back()
-        if error_code(error) in BUSY:
-            return
-        if self.is_read_only:
-            # It may be changing while it is read, and a reader must not rename it.
-            if is_damage(error) or _is_log_incomplete(error):
-                self.disconnect()
-            if not _is_log_incomplete(error):  # else its writer was killed
-                self._begin_outage(error)
-        elif is_damage(error) or self._hides_damage(error):
-            self._replace(error)
-        else:
-            if isinstance(error, OSError):
-                self.disconnect()
-            self._begin_outage(error)
-
-    def _begin_outage(self, error: Exception) -> None:
-        self.outage.begin(str(error if isinstance(error, StoreError) else self.translate(error)))
-
-    def _hides_damage(self, error: Exception) -> bool:
-        """Return whether an error that looks like a full or read-only disk is due to damage."""
-        code = error_code(error)
-        if code == sqlite3.SQLITE_READONLY:  # a damaged header can require a later version of SQLite for writing
-            return self._is_writable()
-        if code not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR) or not self.is_open or not self._has_space():
-            return False
-        db, end = self.connection(), time.monotonic() + CHECK_TIME
-        db.set_progress_handler(lambda: time.monotonic() > end, 10_000)
-        try:
-            check(db)
-        except sqlite3.Error as found:
-            return is_damage(found) or error_code(found) not in (sqlite3.SQLITE_INTERRUPT, *BUSY)
-        finally:
-            db.set_progress_handler(None, 0)
-        return False
-
-    def _has_space(self) -> bool:
-        try:
-            return shutil.disk_usage(os.path.dirname(self.path)).free > FREE_SPACE
-        except OSError:
-            return False
-
-    def _replace(self, error: Exception) -> None:
-        self.replaced += 1
-        self.disconnect()
-        if self.opened != inode(self.path):
-            return  # another process has already renamed it
-        name = f"{self.path}.damaged-"
-        aside = f"{name}{self._clock.now().epoch // SECOND}"
-        try:
-            for before in glob.glob(glob.escape(name) + "*"):
-                os.unlink(before)
-            self.set_aside(aside)
-        except OSError as failure:
-            self._begin_outage(failure)
-            return
-        _log.warning(
-            f"The cache {self.path} is damaged ({error}). It was renamed to {aside}, and a new cache is started. Its "
-            "pages will be fetched again. Delete the old file if you do not need it."
-        )
 
 
 class _Zstd(threading.local):
@@ -279,10 +88,15 @@ def first_of(number: int) -> int:
     return number & -MOST_VARIANTS
 
 
-def pack(body: bytes) -> tuple[bool, bytes]:
-    """Return whether the body is compressed, and the bytes to store. Saving less than 5 % is not worth it."""
+def pack(entry: Entry, body: bytes) -> tuple[Entry, bytes, bool]:
+    """Return the entry with its body's hash, the bytes to store, and whether they are compressed.
+
+    Saving less than 5 % is not worth the time of decompression.
+    """
     packed = _zstd.compressor.compress(body)
-    return (True, packed) if len(packed) < len(body) * 0.95 else (False, body)
+    is_packed = len(packed) < len(body) * 0.95
+    stored = packed if is_packed else body
+    return msgspec.structs.replace(entry, body_sha256=sha256_of(stored)), stored, is_packed
 
 
 def encode(entry: Entry, is_packed: bool) -> bytes:
@@ -379,19 +193,24 @@ def slot_for(
     return number, place, None, False
 
 
-def known(db: sqlite3.Connection, last: int) -> list[Row]:
-    """Return the next `BATCH` rows after the number `last`. Bodies are not checked."""
-    query = f"SELECT id, ifnull(renewed, meta) {_FROM} WHERE id > ? ORDER BY id LIMIT ?"
-    return [(number, entry_of(meta)) for number, meta in db.execute(query, (last, BATCH))]
+def listed(db: sqlite3.Connection, prefix: bytes) -> array.array[int]:
+    """Return the numbers of the pages whose host key begins with `prefix`, newest first: 8 bytes for each."""
+    return array.array("q", (number for (number,) in db.execute(_LISTED, (len(prefix), prefix))))
 
 
-def checked(db: sqlite3.Connection, last: int) -> list[Row]:
-    """Return the next `BATCH` rows after the number `last`, with bodies checked."""
-    query = f"SELECT id, ifnull(renewed, meta), body {_FROM} WHERE id > ? ORDER BY id LIMIT ?"
-    rows = [(number, page_of(meta, body)) for number, meta, body in db.execute(query, (last, BATCH))]
+def known(db: sqlite3.Connection, numbers: Sequence[int]) -> list[Row]:
+    """Return the rows that are stored under these numbers. Bodies are not checked."""
+    rows = [(number, db.execute(META, (number,)).fetchone()) for number in numbers]
+    return [(number, entry_of(row[1])) for number, row in rows if row is not None]
+
+
+def checked(db: sqlite3.Connection, numbers: Sequence[int]) -> list[Row]:
+    """Return the rows that are stored under these numbers, with bodies checked."""
+    rows = [(number, db.execute(_CHECKED, (number,)).fetchone()) for number in numbers]
+    pages = [(number, page_of(*row)) for number, row in rows if row is not None]
     return [
         (number, page.entry if page and first_number(page.entry.url_sha256) == first_of(number) else None)
-        for number, page in rows
+        for number, page in pages
     ]
 
 
@@ -440,6 +259,11 @@ def size(db: sqlite3.Connection) -> int:
     return (pragma_number(db, "page_count") - pragma_number(db, "freelist_count")) * pragma_number(db, "page_size")
 
 
+def stored_size(db: sqlite3.Connection) -> int:
+    """Return the bytes of the file that are in use; 0 if no page is stored."""
+    return size(db) if db.execute("SELECT 1 FROM pages LIMIT 1").fetchone() else 0
+
+
 def shrink_file(db: sqlite3.Connection) -> None:
     """Shrink the file by its free pages, 1000 at a time, and truncate the WAL."""
     free, before = pragma_number(db, "freelist_count"), 0
@@ -447,12 +271,3 @@ def shrink_file(db: sqlite3.Connection) -> None:
         db.execute("PRAGMA incremental_vacuum(1000)").fetchall()
         free, before = pragma_number(db, "freelist_count"), free
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-
-
-def _is_log_incomplete(error: Exception) -> bool:
-    """Return whether a read-only connection found an incomplete WAL index."""
-    return (
-        isinstance(error, sqlite3.OperationalError)
-        and error_code(error) == sqlite3.SQLITE_READONLY
-        and error.sqlite_errorcode == sqlite3.SQLITE_READONLY_RECOVERY
-    )

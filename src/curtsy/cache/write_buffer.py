@@ -13,17 +13,20 @@ from curtsy.core.cache import Entry
 from curtsy.system.shutdown import at_exit
 
 MOST = 64
-"""Number of waiting pages at which the caller writes them all."""
+"""Number of waiting pages at which the thread writes them without further delay."""
 
-MOST_BYTES = MIB
-"""Bytes of waiting bodies at which the caller writes them all."""
+MOST_BYTES = 2 * MIB
+"""Bytes of waiting bodies at which the thread writes them without further delay."""
+
+LIMIT = 8
+"""Multiple of `MOST` and `MOST_BYTES` at which the caller writes the pages: the disk is slower than the program."""
 
 
 class Waiting(NamedTuple):
     """Page that waits to be written."""
 
     entry: Entry
-    """Entry to write: secrets masked, with the hash of the body."""
+    """Entry to write, with secrets masked. Its `body_sha256` is empty until the body is compressed and hashed."""
 
     body: bytes
     is_packed: bool
@@ -37,8 +40,8 @@ class WriteBuffer:
     """Waiting pages by URL key. Bounded; safe for threads.
 
     The caller that adds a page passes the callback that writes all waiting pages and reports them by `done()`. The
-    callback runs when the buffer is full, in a thread at most `delay` seconds after a page was added, and at exit. A
-    forked child starts with an empty buffer, because its parent writes the pages.
+    callback runs in a thread, at most `delay` seconds after a page was added, and at exit. The thread ends when no page
+    waits. A forked child starts with an empty buffer, because its parent writes the pages.
     """
 
     @classmethod
@@ -55,7 +58,8 @@ class WriteBuffer:
         self._lock = threading.Lock()
         self._pages: dict[str, Waiting] = {}
         self._bytes = 0
-        self._timer: threading.Timer | None = None
+        self._thread: threading.Thread | None = None
+        self._is_due = threading.Event()
         self._write: Callable[[], None] | None = None
 
     def get(self, key: str) -> Waiting | None:
@@ -83,27 +87,43 @@ class WriteBuffer:
         return True
 
     def _add(self, key: str, page: Waiting, write: Callable[[], None]) -> bool:
-        """Add a page; return whether the buffer must be written now."""
-        self._write = write
+        """Add a page; return whether the caller must write the buffer."""
         self._remove(key)
         self._pages[key] = page
         self._bytes += len(page.body)
-        if len(self._pages) >= MOST or self._bytes >= MOST_BYTES:
-            return True
-        if self._timer is None:
-            timer = threading.Timer(self.delay, self._due)
-            timer.name, timer.daemon = "curtsy-cache", True
-            try:
-                timer.start()
-            except RuntimeError:  # the interpreter is shutting down, or the thread limit is reached
-                return True
-            self._timer = timer
-        return False
+        fill = max(len(self._pages) / MOST, self._bytes / MOST_BYTES)
+        return not self._start(write, is_due=fill >= 1) or fill >= LIMIT
 
-    def _due(self) -> None:
+    def wake(self, write: Callable[[], None]) -> None:
+        """Let the thread call `write`, though no page waits."""
         with self._lock:
-            self._timer = None  # a page that is added from now on starts another
-        self.flush()
+            self._start(write, is_due=False)
+
+    def _start(self, write: Callable[[], None], *, is_due: bool) -> bool:
+        """Start the thread if there is none. Return False if that is impossible."""
+        self._write = write
+        if is_due:
+            self._is_due.set()
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="curtsy-cache", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter is shutting down, or the thread limit is reached
+                return False
+            self._thread = thread
+        return True
+
+    def _run(self) -> None:
+        while True:
+            self._is_due.wait(self.delay)
+            self._is_due.clear()
+            before = self.waiting()
+            self.flush()
+            with self._lock:
+                are_left = any(self._pages.get(key) is page for key, page in before.items())
+                if not self._pages or are_left:  # left by a cache that is closed
+                    self._thread = None
+                    return
 
     def forget(self, key: str, variant: str | None = None) -> None:
         """Discard the page under `key` if it is this variant, or if `variant` is None."""
@@ -129,15 +149,14 @@ class WriteBuffer:
     def flush(self) -> None:
         """Write all waiting pages."""
         write = self._write
-        if self._pages and write is not None:
+        if write is not None:
             write()
 
     def leave(self) -> None:
         """End the thread if no page waits."""
         with self._lock:
-            if not self._pages and self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+            if not self._pages:
+                self._is_due.set()
 
     def _remove(self, key: str) -> None:
         if (page := self._pages.pop(key, None)) is not None:

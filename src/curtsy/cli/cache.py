@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import closing
+from itertools import islice, zip_longest
 from typing import Any
 
 import click
@@ -17,6 +19,9 @@ from curtsy.core.cache import Entry
 from curtsy.core.message import Url, parse_url
 from curtsy.core.messages import span
 from curtsy.engine.host_view import is_under
+
+SCREEN = 100
+"""Pages printed at a time."""
 
 
 @group(
@@ -36,29 +41,43 @@ def cache() -> None:
     of=cache,
 )
 @DOMAIN
+@click.option("--limit", "-n", type=click.IntRange(1), metavar="N", help="List only the N newest pages.")
 @JSON
 @click.pass_obj
-def ls(given: CommandContext, domain: str | None, is_json: bool) -> None:
+def ls(given: CommandContext, domain: str | None, limit: int | None, is_json: bool) -> None:
     """List the cached pages, the newest first.
 
     Values in URLs that look secret are masked, as on the disk.
     """
     with closing(given.open_cache()) as kept:
-        found = sorted((each for each in kept.entries() if _is_of(each, domain)), key=lambda each: -each.fetched_at)
-    if is_json:
-        console.write_json([_fields(each) for each in found])
-        return
-    if not found:
-        console.say("the cache is empty." if domain is None else f"the cache has no page of {domain}.")
-        return
-    variant = ["variant"] if any(each.variant for each in found) else []
-    table = console.table("age", "fresh for", "size", "status", *variant, "url", right=("age", "fresh for", "size"))
-    for each in found:
-        left, variants = _fresh_for(each), [each.variant or "–"] if variant else []
-        figures = (_age(each), span(left) if left > 0 else "–", console.size(each.body_size), str(each.status))
-        table.add_row(*figures, *variants, console.plain(each.url))
-    console.show(console.out(), table)
-    console.say(f"{console.counted(len(found), 'page')}, {console.size(sum(each.body_size for each in found))}.")
+        found = islice((each for each in kept.entries(domain) if _is_of(each, domain)), limit)
+        if is_json:
+            console.write_json_list(_fields(each) for each in found)
+        elif not _show_pages(found):
+            console.say("the cache is empty." if domain is None else f"the cache has no page of {domain}.")
+
+
+def _show_pages(found: Iterator[Entry]) -> int:
+    """Print entries as they are read, a screen at a time; return their number."""
+    count = size = 0
+    widths: list[int] = []
+    while screen := list(islice(found, SCREEN)):
+        variant = ["variant"] if any(each.variant for each in screen) else []
+        table = console.table(
+            "age", "fresh for", "size", "status", *variant, "url", right=("age", "fresh for", "size"), widths=widths
+        )
+        table.show_header = count == 0
+        for each in screen:
+            left, variants = _fresh_for(each), [each.variant or "–"] if variant else []
+            figures = (_age(each), span(left) if left > 0 else "–", console.size(each.body_size), str(each.status))
+            table.add_row(*figures, *variants, console.plain(each.url))
+            widths = [max(pair) for pair in zip_longest(widths, map(len, figures), fillvalue=0)]
+        console.show(console.out(), table)
+        count += len(screen)
+        size += sum(each.body_size for each in screen)
+    if count:
+        console.say(f"{console.counted(count, 'page')}, {console.size(size)}.")
+    return count
 
 
 def _is_of(entry: Entry, domain: str | None) -> bool:
@@ -168,12 +187,12 @@ def clear(given: CommandContext, domain: str | None, is_all: bool, is_json: bool
     if (domain is None) is not is_all:
         raise click.UsageError("name a domain, or use --all.")
     with closing(given.open_cache()) as kept:
-        before = sum(_is_of(each, domain) for each in kept.entries())
+        before = sum(_is_of(each, domain) for each in kept.entries(domain))
         if is_all:
             kept.gc(0)
         else:
             kept.clear(lambda each: _is_of(each, domain))
-        left = sum(_is_of(each, domain) for each in kept.entries())
+        left = sum(_is_of(each, domain) for each in kept.entries(domain))
     if is_json:
         console.write_json({"dropped": before - left, "left": left})
     else:

@@ -141,16 +141,10 @@ class CommandContext:
 
     def open_cache(self) -> PageCache:
         """Open the page cache that the client uses."""
+        from curtsy.cache.opening import cache_path, open_cache
+
         settings = self.settings()
-        path, size = cache_path(settings), settings.cache_size
-        limit = 2**62 if size is None else size  # beyond any disk
-        if path.suffix == ".sqlite":
-            from curtsy.cache.packed import PackedCache
-
-            return PackedCache(path, max_size=limit)
-        from curtsy.cache.disk import DiskCache
-
-        return DiskCache(path, max_size=limit)
+        return open_cache(cache_path(settings.cache_dir), settings.cache_size)
 
     @asynccontextmanager
     async def open_client(self, trace: Trace, **options: Any) -> AsyncIterator[AsyncClient]:
@@ -184,13 +178,6 @@ def parsed_url(text: str) -> Url:
     if isinstance(url, InvalidUrl):
         raise click.UsageError(f"{messages.given(url)!r} cannot be requested: {url.why}.")
     return url
-
-
-def cache_path(settings: Settings) -> Any:
-    """Return the path of the page cache: a folder, or one file if its name ends in `.sqlite`."""
-    from platformdirs import user_cache_path
-
-    return settings.cache_dir or user_cache_path("curtsy", appauthor=False)
 
 
 def _take(context: click.Context, parameter: click.Parameter, value: Any) -> None:

@@ -19,9 +19,10 @@ import click
 from rich.text import Text
 
 from curtsy import __version__
+from curtsy.cache.opening import cache_path, is_packed
 from curtsy.cli import console
 from curtsy.cli.command import command
-from curtsy.cli.context import CommandContext, Exit, cache_path
+from curtsy.cli.context import CommandContext, Exit
 from curtsy.core.errors import CurtsyError, PolicyError
 from curtsy.core.host import fresh
 from curtsy.core.message import Url
@@ -196,8 +197,8 @@ def _clock(settings: Settings) -> Finding:
 def _cache(settings: Settings) -> Finding:
     if settings.cache_mode == "off":
         return Finding("cache", "off", "pages are not cached")
-    path: Path = cache_path(settings)
-    folder = path.parent if path.suffix == ".sqlite" else path
+    path = cache_path(settings.cache_dir)
+    folder = path.parent if is_packed(path) else path
     advice = "Pages are not cached until this works. Choose another path: cache_dir"
     if not os.path.exists(folder):
         return _to_be_made("cache", folder, advice)

@@ -82,7 +82,7 @@ def _has(*methods: str) -> Callable[[object], bool]:
     return is_right
 
 
-_is_cache = _has("get", "put", "refresh", "drop", "close")
+_is_cache = _has("get", "keep", "refresh", "drop", "close")
 
 _PARTS: dict[str, tuple[Callable[[object], bool], str]] = {
     "store": (

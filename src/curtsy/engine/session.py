@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from curtsy.cache.keys import PageCache
+from curtsy.cache.opening import cache_path, open_cache
 from curtsy.core import messages
 from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError, Reason
@@ -50,8 +51,6 @@ _MESSAGES = {
     Reason.DOMAIN_BUDGET_EXCEEDED.value: "Domain daily budget exceeded",
 }
 
-UNBOUNDED = 2**62
-"""Bytes: more than any disk holds."""
 
 OnWire = Callable[[bool], None]
 """Callback for the start (True) and the end (False) of each request on the wire."""
@@ -343,16 +342,7 @@ def _opened_cache(
     if cache is False or settings.cache_mode == "off":
         return None
     if cache is None or cache is True:
-        from platformdirs import user_cache_path
-
-        cache = settings.cache_dir or user_cache_path("curtsy", appauthor=False)
+        cache = cache_path(settings.cache_dir)
     if not isinstance(cache, str | os.PathLike):
         return cache
-    path, size = Path(cache), UNBOUNDED if settings.cache_size is None else settings.cache_size
-    if path.suffix == ".sqlite":
-        from curtsy.cache.packed import DELAY, PackedCache
-
-        return PackedCache(path, max_size=size, delay=DELAY)
-    from curtsy.cache.disk import DiskCache
-
-    return DiskCache(path, max_size=size)
+    return open_cache(Path(cache), settings.cache_size, may_wait=True)

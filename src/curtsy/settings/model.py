@@ -95,7 +95,9 @@ class General:
     """
 
     cache_dir: Annotated[Path | None, _is_path, _START] = None
-    """Directory of the page cache; None for the platform's cache directory."""
+    """Directory of the page cache, or a file that ends in `.sqlite`.
+
+    None for `pages.sqlite` in the platform's cache directory."""
 
     cache_size: Annotated[int | None, Range(1, unit="bytes"), _START] = 1024**3
     """Maximum size of the page cache; None for no limit."""
