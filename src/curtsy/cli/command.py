@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
 import difflib
 import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -28,8 +26,6 @@ class Command(click.Command):
         super().__init__(*arguments, **attributes)
         self.examples = tuple(examples)
         self.params = [*self.params, *GLOBAL_OPTIONS]
-        self.is_declaration = False
-        """True if only the help of the command can be shown: what its work needs is not imported."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, the command's own options, and the global options."""
@@ -48,8 +44,6 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. From here on Ctrl-C raises, so that resources are closed."""
-        if self.is_declaration:
-            raise NotHelpError
         raise_on_interrupt()
         return super().invoke(ctx)
 
@@ -104,21 +98,7 @@ class Group(Command, click.Group):
             near = difflib.get_close_matches(name, self.list_commands(ctx), 1)
             hint = f"Did you mean {near[0]}?" if near else f"{ctx.command_path} --help lists all commands."
             raise click.UsageError(f"there is no command {name!r}. {hint}", ctx)
-        if name in self.lazy and self.lazy[name][0] not in sys.modules and not HELP.isdisjoint(args):
-            self._show_help(ctx, name, args[1:])
         return super().resolve_command(ctx, args)
-
-    def _show_help(self, ctx: click.Context, name: str, args: list[str]) -> None:
-        """Show the help of a command and exit; return if the arguments do not request it."""
-        try:
-            found = declaration(self.lazy[name][0], name)
-        except Exception:  # the declaration itself uses a deferred import
-            return
-        try:
-            with found.make_context(name, args, parent=ctx) as context:
-                found.invoke(context)
-        except NotHelpError:
-            pass  # the word was the value of an option
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands, the examples, and the options."""
@@ -138,72 +118,6 @@ class Group(Command, click.Group):
         if name in self.lazy:
             return self.lazy[name][1]
         return self.commands[name].get_short_help_str(200)
-
-
-HELP = frozenset({"-h", "--help"})
-
-DEFERRED = re.compile(r"(?:curtsy\.(?!cli\b)|(?:asyncio|http|msgspec|rich)\b)")
-"""Modules that the commands' work needs, and their help does not."""
-
-
-class NotHelpError(Exception):
-    """Command that was imported for its help must run."""
-
-
-class _Deferred:
-    """Placeholder of a name whose import is deferred. It can be named, called and subclassed, but has no value."""
-
-    def __init__(self, *arguments: Any, **attributes: Any) -> None: ...
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__path__":
-            raise AttributeError(name)
-        return _Deferred()
-
-    def __call__(self, *arguments: Any, **attributes: Any) -> Any:
-        return _Deferred()
-
-    def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
-        return (_Deferred,)
-
-    def __or__(self, other: Any) -> Any:
-        return self
-
-    __ror__ = __or__
-
-    def _no_value(self, *arguments: Any) -> NoReturn:
-        raise TypeError("the value of a deferred import is not available")
-
-    __bool__ = __iter__ = __len__ = __str__ = __repr__ = __format__ = __eq__ = __hash__ = _no_value
-
-
-def declaration(module: str, name: str) -> Command:
-    """Return a command that can only show its help, imported without the packages that its work needs.
-
-    That saves most of the time until the help appears. The module must not be imported yet. Raises any exception if the
-    declaration needs one of those packages.
-    """
-    real, before = builtins.__import__, set(sys.modules)
-    package = sys.modules[__package__]
-
-    def light(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
-        importer = (globals or {}).get("__name__", "")
-        is_own = importer.startswith(f"{__package__}.") and importer not in before
-        return _Deferred() if is_own and DEFERRED.match(name) else real(name, globals, locals, fromlist, level)
-
-    builtins.__import__ = light
-    try:
-        found = getattr(import_module(module), name)
-    finally:
-        builtins.__import__ = real
-        for each in set(sys.modules) - before:
-            if each.startswith(f"{__package__}."):
-                del sys.modules[each]
-                vars(package).pop(each.rpartition(".")[2], None)
-    assert isinstance(found, Command)
-    for each in (found, *(found.commands.values() if isinstance(found, Group) else ())):
-        each.is_declaration = True
-    return found
 
 
 def command(*examples: tuple[str, str], of: Group | None = None) -> Callable[[Callable[..., Any]], Command]:
