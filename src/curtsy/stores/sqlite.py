@@ -27,7 +27,8 @@ from curtsy.core.message import Now
 from curtsy.core.record import Record
 from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, Loss, NotNow, Step
 from curtsy.stores.sqlite_inline import InlineUpdates
-from curtsy.stores.sqlite_records import RecordFile, Transaction, Unready
+from curtsy.stores.sqlite_records import RecordFile, Unready
+from curtsy.stores.sqlite_rows import Transaction
 from curtsy.stores.survey import Survey
 from curtsy.system.clock import BootClock, Clock
 from curtsy.system.shutdown import at_exit

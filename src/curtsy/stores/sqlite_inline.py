@@ -19,7 +19,8 @@ from curtsy.core.record import Record
 from curtsy.stores.codec import pack
 from curtsy.stores.protocol import NOT_NOW, Answer, NotNow, Step
 from curtsy.stores.sqlite_file import TROUBLE
-from curtsy.stores.sqlite_records import SELECT, RecordFile, checksum, decode_row, encode_key, renewed_expiry
+from curtsy.stores.sqlite_records import RecordFile
+from curtsy.stores.sqlite_rows import SELECT, checksum, decode_row, encode_key, renewed_expiry
 from curtsy.system.clock import Clock
 
 SLOW = 0.005

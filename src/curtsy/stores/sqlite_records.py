@@ -14,15 +14,13 @@ import sqlite3
 import stat
 import threading
 import time
-import zlib
 from collections.abc import Callable
 from typing import Any
 
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND, Now
 from curtsy.core.record import Record
-from curtsy.stores.codec import DamagedRecord, pack, unpack
+from curtsy.stores.codec import DamagedRecord, unpack
 from curtsy.stores.protocol import Loss
 from curtsy.stores.sqlite_file import (
     TROUBLE,
@@ -35,6 +33,7 @@ from curtsy.stores.sqlite_file import (
     error_code,
     pragma_number,
 )
+from curtsy.stores.sqlite_rows import DELETE_HOST, SELECT, Transaction, decode_row, encode_key, key_range, readable
 from curtsy.stores.survey import HOSTS, KEPT, HostNotes, Survey, survey_of
 from curtsy.system.file_lock import inode
 
@@ -60,8 +59,6 @@ FORMAT = Format(
     ),
 )
 
-_DAY = 86_400
-
 _SWEEP_EVERY = 60.0
 """Seconds between two sweeps of expired records."""
 
@@ -71,20 +68,11 @@ _CHECKPOINT_EVERY = 1000
 _PAGE = 4096
 """Bytes of a page."""
 
-_SWEEP_ROWS = 100
-"""Maximum number of records that one sweep examines."""
-
 _COUNT_LONG, _COUNT_REST = 0.01, 100
 """Seconds from which a count of hosts is kept, and for how many times its duration."""
 
-SELECT = "SELECT data, sum, expires_epoch FROM records WHERE key = ?"
 _SELECT_KEYS = "SELECT key FROM records WHERE key >= ? AND key < ? ORDER BY key"
 _SELECT_ALL = "SELECT data, sum, key FROM records WHERE key >= ? AND key < ? ORDER BY key"
-_SELECT_EXPIRED = "SELECT data, sum, key FROM records WHERE expires_epoch <= ? LIMIT ?"
-_INSERT = "INSERT OR REPLACE INTO records (data, sum, expires_epoch, key) VALUES (?, ?, ?, ?)"
-_UPDATE = "UPDATE records SET data = ?, sum = ? WHERE key = ?"
-_POSTPONE = "UPDATE records SET expires_epoch = ? WHERE key = ?"
-_DELETE = "DELETE FROM records WHERE key = ?"
 _SELECT_PAGE = (
     "SELECT data, sum, key FROM records WHERE key >= ? AND key < ? AND key <> ? AND instr(substr(key, ?), ?)"
     " ORDER BY key LIMIT ?"
@@ -97,7 +85,6 @@ SELECT_SURVEYED = (
     "SELECT data, sum, key FROM hosts CROSS JOIN records USING (key) WHERE trouble ORDER BY used_epoch DESC LIMIT ?",
 )
 _ENTER_HOST = "INSERT OR REPLACE INTO hosts (key, used_epoch, trouble) VALUES (?, ?, ?)"
-_DELETE_HOST = "DELETE FROM hosts WHERE key = ?"
 _TRIM_HOSTS = (
     "DELETE FROM hosts WHERE NOT trouble AND used_epoch <"
     f" (SELECT used_epoch FROM hosts ORDER BY used_epoch DESC LIMIT 1 OFFSET {KEPT})"
@@ -114,85 +101,6 @@ _log = logging.getLogger("curtsy")
 
 class Unready(StoreError):
     """Error for a file that a transaction must open, create or repair before a read."""
-
-
-class Transaction:
-    """Records that one transaction has read, and its pending writes."""
-
-    def __init__(self, connection: sqlite3.Connection, met_damage: Callable[[str, DamagedRecord], None]) -> None:
-        """Store the arguments; `met_damage` is called for each damaged record."""
-        self._connection = connection
-        self._met_damage = met_damage
-        self._records: dict[str, Record | None] = {}
-        self._expiries: dict[str, int | None] = {}
-        self._writes: dict[str, tuple[str, tuple[Any, ...]]] = {}
-        self.changes: list[tuple[str, Record | None, Record | None]] = []
-        """Key, old record and new record of each change, for the index of hosts."""
-        self.now: Now | None = None
-        """Time of the last change; None if nothing changed."""
-
-    def load(self, key: str) -> Record | None:
-        """Return the record under `key`, with the pending changes; None if absent or damaged."""
-        if key in self._records:
-            return self._records[key]
-        row = self._connection.execute(SELECT, (encode_key(key),)).fetchone()
-        self._expiries[key] = 0 if row is None else row[2]
-        try:
-            record = decode_row(key, row)
-        except DamagedRecord as damage:
-            self._met_damage(key, damage)
-            self._writes[key] = _DELETE, (encode_key(key),)
-            self._expiries[key] = 0
-            record = None
-        self._records[key] = record
-        return record
-
-    def put(self, key: str, record: Record | None, now: Now) -> None:
-        """Set the pending record under `key`; None removes it. Requires `load(key)` before."""
-        name = encode_key(key)
-        self.changes.append((key, self._records[key], record))
-        if record is None:
-            self._writes[key] = _DELETE, (name,)
-        else:
-            data, expires = pack(record), renewed_expiry(self._expiries[key], record, now)
-            # Most writes keep the day of expiry, and then the index needs no write.
-            if expires == self._expiries[key]:
-                self._writes[key] = _UPDATE, (data, checksum(name, data), name)
-            else:
-                self._writes[key] = _INSERT, (data, checksum(name, data), expires, name)
-        self._records[key] = record
-        self.now = now
-
-    def write(self) -> int:
-        """Write the pending changes, and return their number."""
-        for statement, values in self._writes.values():
-            self._connection.execute(statement, values)
-        return len(self._writes)
-
-    def sweep(self, now: Now) -> bool:
-        """Drop some expired records; return True if more may have expired.
-
-        The calendar selects candidates, and the record itself decides whether it has expired. A clock that is set
-        ahead must not make the store forget spent budgets (C19).
-        """
-        rows = self._connection.execute(_SELECT_EXPIRED, (now.epoch // SECOND, _SWEEP_ROWS)).fetchall()
-        for row in rows:
-            name = row[2]
-            expires: int | None = 0
-            try:
-                record = decode_row(name.decode("utf-8", "surrogatepass"), row)
-                if record is not None and ((lasts := record.lasts(now)) is None or lasts > 0):
-                    expires = _expiry(record, now)
-            except (DamagedRecord, UnicodeDecodeError):
-                pass
-            except StoreError:  # a later version wrote it and knows its expiry
-                expires = now.epoch // SECOND + _DAY
-            if expires == 0:
-                self._connection.execute(_DELETE, (name,))
-                self._connection.execute(_DELETE_HOST, (name,))
-            else:
-                self._connection.execute(_POSTPONE, (expires, name))
-        return len(rows) == _SWEEP_ROWS
 
 
 class _Reader(SQLiteFile):
@@ -298,7 +206,7 @@ class RecordFile(SQLiteFile):
             return
         for key, note in notes.items():
             if note is None:
-                connection.execute(_DELETE_HOST, (encode_key(key),))
+                connection.execute(DELETE_HOST, (encode_key(key),))
             else:
                 connection.execute(_ENTER_HOST, (encode_key(key), *note))
         connection.execute(_TRIM_HOSTS)
@@ -430,21 +338,21 @@ class RecordFile(SQLiteFile):
     def keys(self, prefix: str) -> list[str]:
         """Return all keys that begin with `prefix`, sorted: UTF-8 bytes sort as the characters do."""
         found = []
-        for [name] in self._rows(_SELECT_KEYS, _range(prefix)):
+        for [name] in self._rows(_SELECT_KEYS, key_range(prefix)):
             with contextlib.suppress(UnicodeDecodeError):  # a damaged key
                 found.append(name.decode("utf-8", "surrogatepass"))
         return found
 
     def records(self, prefix: str) -> list[tuple[str, Record]]:
         """Return all records whose keys begin with `prefix`, of one moment; skip unreadable ones."""
-        return _readable(self._rows(_SELECT_ALL, _range(prefix)))
+        return readable(self._rows(_SELECT_ALL, key_range(prefix)))
 
     def page(self, prefix: str, part: str, after: str, most: int) -> list[tuple[str, Record]]:
         """Return the first `most` records; see `AsyncStore.page`. Skip unreadable ones."""
-        first, end = _range(prefix)
+        first, end = key_range(prefix)
         last, skipped = encode_key(after), len(first) + 1
         values = (max(first, last), end, last or b"\xff", skipped, encode_key(part), most)
-        return _readable(self._rows(_SELECT_PAGE, values))
+        return readable(self._rows(_SELECT_PAGE, values))
 
     def survey(self, recent: int, troubled: int) -> Survey:
         """Return hosts used last and hosts in trouble; see `AsyncStore.survey`."""
@@ -454,7 +362,7 @@ class RecordFile(SQLiteFile):
         [[in_trouble]] = self._rows(_COUNT_TROUBLE)
         by_use, by_trouble = SELECT_SURVEYED
         rows = [*self._rows(by_use, (recent,)), *self._rows(by_trouble, (troubled,))]
-        return Survey({key: host for key, host in _readable(rows) if isinstance(host, Host)}, total, in_trouble)
+        return Survey({key: host for key, host in readable(rows) if isinstance(host, Host)}, total, in_trouble)
 
     def _count_hosts(self) -> int:
         """Return the number of hosts. That of a large file, which takes 0.1 s per million, is kept for a while."""
@@ -492,63 +400,9 @@ class RecordFile(SQLiteFile):
         return None
 
 
-def encode_key(key: str) -> bytes:
-    """Return a key as stored in the file: any text, including lone surrogates and NUL."""
-    return key.encode("utf-8", "surrogatepass")
-
-
-def decode_row(key: str, row: Any) -> Record | None:
-    """Return the record of a row; None if `row` is None. Raises DamagedRecord or StoreError."""
-    if row is None:
-        return None
-    data, total = row[0], row[1]
-    if not isinstance(data, bytes) or total != checksum(encode_key(key), data):
-        raise DamagedRecord("its check sum is wrong.")
-    return unpack(data)
-
-
-def _readable(rows: list[Any]) -> list[tuple[str, Record]]:
-    """Return the keys and records of rows, without those that are damaged or of a later version."""
-    found = []
-    for row in rows:
-        with contextlib.suppress(UnicodeDecodeError, StoreError):
-            key = row[2].decode("utf-8", "surrogatepass")
-            if (record := decode_row(key, row)) is not None:
-                found.append((key, record))
-    return found
-
-
 def _host(data: object) -> Host:
     """Return the host in the data of a row; an empty record if it is unreadable, or of another kind."""
     with contextlib.suppress(StoreError):
         if isinstance(data, bytes) and isinstance(record := unpack(data), Host):
             return record
     return Host()
-
-
-def checksum(name: bytes, data: bytes) -> int:
-    """Return a checksum. SQLite has no checksums, and a flipped bit in a counter looks like a valid number."""
-    return zlib.crc32(data, zlib.crc32(name))
-
-
-def _expiry(record: Record, now: Now) -> int | None:
-    """Return the epoch second of expiry, rounded up to the end of a day; None for never."""
-    lasts = record.lasts(now)
-    return None if lasts is None else -(-(now.epoch + lasts) // (_DAY * SECOND)) * _DAY
-
-
-def renewed_expiry(expires: int | None, record: Record, now: Now) -> int | None:
-    """Return the epoch second of expiry to store, when `expires` is stored.
-
-    A stored one stays while it is more than a day ahead, because the computation takes 2 µs. It only says when a sweep
-    examines the record, which then decides itself whether it has expired.
-    """
-    if expires is not None and expires > now.epoch // SECOND + _DAY:
-        return expires
-    return _expiry(record, now)
-
-
-def _range(prefix: str) -> tuple[bytes, bytes]:
-    """Return the first key that may begin with `prefix`, and the first key after all of them."""
-    first = encode_key(prefix)
-    return first, first[:-1] + bytes([first[-1] + 1]) if first else b"\xff"  # UTF-8 has no byte 255
