@@ -104,8 +104,8 @@ class Partitions:
         self._turn += 1
         if self._all_at == -NEVER or (is_hungry and now >= self._all_at):
             return range(len(self._due_at))
-        if is_hungry:
-            return ()
+        if is_hungry:  # others serve hosts of this worker: it takes them over as soon as they are free
+            return [number for number, report in self._reports.items() if report.leased and self._is_own[number]]
         own = OTHER_TURNS if self.is_alone else OWN_TURNS
         return [
             number
