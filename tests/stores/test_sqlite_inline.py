@@ -47,11 +47,17 @@ async def store(path: Path) -> AsyncIterator[AsyncSQLiteStore]:
 
 
 async def inline(store: AsyncStore, key: str, step: Step[Any]) -> Any:
-    """Try until it is done in this thread: on a busy machine, a thread that waited looks like a slow disk."""
+    """Try until it is done in this thread.
+
+    On a busy machine, a thread that waited looks like a slow disk. Work that is due, such as a sweep, is the writer
+    thread's: an update of another key lets it run.
+    """
     answers: list[Any] = []
 
-    def try_once() -> bool:
+    async def try_once() -> bool:
         answers.append(store.update_now(key, step))
+        if answers[-1] is NOT_NOW:
+            await store.update("due", lambda record, now: (record, None))
         return answers[-1] is not NOT_NOW
 
     await until(try_once, every=0.001)
