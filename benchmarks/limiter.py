@@ -29,7 +29,8 @@ from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, UTC, Policy
 from curtsy.core.settlement import settle
-from curtsy.engine.gate import Gate, Request, Ticket
+from curtsy.engine.gate import Gate, Ticket
+from curtsy.engine.gate_steps import Request
 from curtsy.stores import AsyncStore, Step, open_async_store, open_store
 from curtsy.stores.memory import AsyncMemoryStore
 

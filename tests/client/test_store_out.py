@@ -144,6 +144,26 @@ async def test_a_wait_for_the_store_can_be_limited(site: Site, server: RedisServ
     assert site.count() == 0
 
 
+async def test_an_outage_is_an_alert_until_it_ends(
+    site: Site, server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Issue 17, 1: one alert"""
+    site.page("/*", "x")
+
+    def levels() -> list[str]:
+        lines = [each for each in list(caplog.records) if each.name == "curtsy.alerts"]
+        return [each.levelname for each in lines if '"store_out"' in each.getMessage()]
+
+    with caplog.at_level(logging.INFO, "curtsy"):
+        async with client(server, stats_every=0.05) as web:
+            assert (await web.fetch(site.url("/a"))).ok
+            with out(server):
+                waiting = asyncio.ensure_future(web.fetch(site.url("/b")))
+                await until(levels)
+            assert (await waiting).ok
+            await until(lambda: levels() == ["WARNING", "INFO"])
+
+
 async def test_a_limiter_allows_nothing_in_an_outage(server: RedisServer) -> None:
     """C18, L3: and waits for the store"""
     limiter = RateLimiter(store=open_store(f"{server.url}?timeout={TIMEOUT}"))

@@ -7,7 +7,8 @@ from typing import Any
 
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
-from curtsy.engine.gate import Gate, Request, Ticket
+from curtsy.engine.gate import Gate, Ticket
+from curtsy.engine.gate_steps import Request
 from curtsy.stores import AsyncStore, Step, WrappedStore
 from curtsy.stores.memory import MemoryStore
 from tests.support.leap import LeapAlarm

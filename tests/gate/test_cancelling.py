@@ -17,7 +17,8 @@ from curtsy.core.decision import Late
 from curtsy.core.errors import StoreError
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
-from curtsy.engine.gate import LOOK_AGAIN, Gate, Request, Ticket
+from curtsy.engine.gate import LOOK_AGAIN, Gate, Ticket
+from curtsy.engine.gate_steps import Request
 from curtsy.engine.timers import Waiter
 from curtsy.stores import Step, WrappedStore
 from curtsy.stores.memory import MemoryStore

@@ -9,7 +9,8 @@ import pytest
 from curtsy.core.decision import Late
 from curtsy.core.message import SECOND
 from curtsy.core.policy import UNLIMITED, Strategy
-from curtsy.engine.gate import Answer, Gate, Request, Ticket
+from curtsy.engine.gate import Answer, Gate, Ticket
+from curtsy.engine.gate_steps import Request
 from curtsy.stores.memory import MemoryStore
 from curtsy.testing import FakeClock
 from tests.gate.asking import (

@@ -13,8 +13,8 @@ from curtsy.core.errors import Reason
 from curtsy.core.message import SECOND
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
-from curtsy.engine.gate import GLOBAL, Answer, Gate, Request, Ticket
-from curtsy.engine.gate_steps import charge, settled
+from curtsy.engine.gate import GLOBAL, Answer, Gate, Ticket
+from curtsy.engine.gate_steps import Request, charge, settled
 from curtsy.stores import Step, WrappedStore
 from curtsy.stores.memory import MemoryStore
 from curtsy.testing import FakeClock, FakeTimers

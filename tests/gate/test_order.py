@@ -15,7 +15,8 @@ import pytest
 
 from curtsy.core.message import SECOND
 from curtsy.core.policy import UNLIMITED
-from curtsy.engine.gate import Gate, Request, Ticket
+from curtsy.engine.gate import Gate, Ticket
+from curtsy.engine.gate_steps import Request
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from curtsy.testing import FakeClock, FakeTimers
 from tests.gate.asking import (
@@ -206,7 +207,8 @@ def test_tasks_of_two_loops_wait_in_one_line(store: MemoryStore) -> None:
 FORKED = """
 import asyncio, json, os, sys
 from curtsy.core.policy import UNLIMITED
-from curtsy.engine.gate import Gate, Request, Ticket
+from curtsy.engine.gate import Gate, Ticket
+from curtsy.engine.gate_steps import Request
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 
 store = MemoryStore()

@@ -8,7 +8,8 @@ from curtsy.core.decision import No
 from curtsy.core.errors import Reason
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, Policy
-from curtsy.engine.gate import Answer, Gate, Request, Ticket
+from curtsy.engine.gate import Answer, Gate, Ticket
+from curtsy.engine.gate_steps import Request
 from curtsy.engine.store_driver import Finished
 from curtsy.stores.memory import MemoryStore
 from curtsy.testing import FakeClock

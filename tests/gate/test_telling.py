@@ -12,8 +12,8 @@ from curtsy.core.errors import Reason
 from curtsy.core.message import SECOND
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
-from curtsy.engine.gate import POLL, Gate, Request, Ticket
-from curtsy.engine.gate_steps import charge
+from curtsy.engine.gate import POLL, Gate, Ticket
+from curtsy.engine.gate_steps import Request, charge
 from curtsy.stores.memory import MemoryStore
 from curtsy.testing import FakeClock
 from tests.gate.asking import (

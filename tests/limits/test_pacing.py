@@ -11,7 +11,8 @@ from curtsy.core.errors import FetchError, Reason
 from curtsy.core.message import SECOND
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, Policies, Policy
-from curtsy.engine.gate import Gate, Request, Ticket
+from curtsy.engine.gate import Gate, Ticket
+from curtsy.engine.gate_steps import Request
 from curtsy.limits import adapt_delay
 from curtsy.stores.memory import AsyncMemoryStore
 from curtsy.testing import FakeClock

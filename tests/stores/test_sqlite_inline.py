@@ -18,7 +18,8 @@ from curtsy.core.host import Host
 from curtsy.core.message import Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
-from curtsy.engine.gate import Gate, Request, Ticket
+from curtsy.engine.gate import Gate, Ticket
+from curtsy.engine.gate_steps import Request
 from curtsy.stores import NOT_NOW, AsyncStore, Step
 from curtsy.stores.fallback import AsyncFallbackStore
 from curtsy.stores.sqlite import AsyncSQLiteStore

@@ -31,7 +31,8 @@ from curtsy.core.decision import Late, No
 from curtsy.core.errors import Reason
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, Policy
-from curtsy.engine.gate import Gate, Request, Ticket
+from curtsy.engine.gate import Gate, Ticket
+from curtsy.engine.gate_steps import Request
 from curtsy.stores import AsyncStore, Store
 from curtsy.stores.blocking import for_tasks
 from curtsy.stores.redis import AsyncRedisStore

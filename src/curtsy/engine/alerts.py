@@ -4,6 +4,7 @@ breaker_open          a breaker is open
 many_blocked          open breakers refused more than a tenth of the last hour's requests
 many_trips            breakers opened more than five times in the last hour
 budget_nearly_used    a host has used at least nine tenths of its daily budget
+store_out             the store does not answer
 """
 
 from __future__ import annotations
@@ -33,14 +34,17 @@ MOST_NAMED = 10
 """Maximum number of hosts named in an alert."""
 
 ALERTS = ("breaker_open", "many_blocked", "many_trips", "budget_nearly_used")
-"""All alert names, in the order of their output."""
+"""Names of the alerts about hosts, in the order of their output."""
+
+OUTAGE = "store_out"
+"""Name of the alert about the store, which only its own process can notice."""
 
 
 class Alert(msgspec.Struct, frozen=True):
     """Condition that an operator should look at."""
 
     name: str
-    """Name from `ALERTS`."""
+    """Name from `ALERTS`, or `OUTAGE`."""
 
     message: str
     """Sentence that describes the condition, with its values."""
@@ -108,7 +112,7 @@ class AlertWatch:
             if alert.name not in before:
                 _log.warning(f"Alert: {alert.message}", alert=alert.name, domains=alert.domains)
         now = {alert.name for alert in alerts}
-        for name in ALERTS:
+        for name in (*ALERTS, OUTAGE):
             if name in before and name not in now:
                 _log.info("Alert over", alert=name)
 
@@ -140,8 +144,14 @@ class StatsLog:
             hosts = [await self._view(domain) for domain in suspects(counted, self._policies())]
         except CurtsyError:  # the store failed: the fetches report it
             return True
-        self.alerts.look(alerts_of(counted, hosts))
+        self.alerts.look(alerts_of(counted, hosts) + self._outage())
         return bool(self.alerts.active)  # so that the end of an alert is logged
+
+    def _outage(self) -> tuple[Alert, ...]:
+        if not self._store.is_out:
+            return ()
+        what = "no request is sent" if self._store.is_waiting else "limits hold for this process alone"
+        return (Alert(OUTAGE, f"The store does not answer: {what} until it is back."),)
 
     async def _view(self, domain: str) -> HostView:
         policy = self._policies().of(domain)

@@ -21,8 +21,8 @@ from curtsy.core.message import SECOND, Headers, Now, Reply, Request, Url
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord
 from curtsy.core.rules import TEXTS, Busy, Claimed, Known, Rules, claim, learned, released
-from curtsy.engine.gate import Request as GateRequest
 from curtsy.engine.gate import Ticket
+from curtsy.engine.gate_steps import Request as GateRequest
 from curtsy.engine.timers import Waiter
 from curtsy.engine.wait_queue import WaitQueues
 from curtsy.http.address import refusal

@@ -47,7 +47,7 @@ from curtsy.core.message import Failure, Reply, Request, Response
 from curtsy.core.rules import Busy, Claimed, Known, Rules
 from curtsy.engine.context import Context, HeldResources, learn_step, limits_of, release_step, rules_key
 from curtsy.engine.gate import LOGGED, POLL, Answer, Gate, Ticket
-from curtsy.engine.gate import Request as GateRequest
+from curtsy.engine.gate_steps import Request as GateRequest
 from curtsy.engine.store_driver import Finished, Procedure, Read, Sleep, StoreDriver, Update, single
 from curtsy.http.exchange import was_sent
 from curtsy.http.sender import Sender

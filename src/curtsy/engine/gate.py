@@ -25,7 +25,7 @@ from curtsy.core.host import Host
 from curtsy.core.message import SECOND
 from curtsy.core.outcome import Outcome
 from curtsy.core.policy import Policy
-from curtsy.engine.gate_steps import Case, amended, charge, foresee, give_back, look, settled, take, uncharged
+from curtsy.engine.gate_steps import Request, amended, charge, foresee, give_back, look, settled, take, uncharged
 from curtsy.engine.store_driver import Procedure, Sleep, StoreDriver, Update
 from curtsy.engine.timers import SystemTimers, Timers, Waiter
 from curtsy.engine.wait_queue import queues_of
@@ -51,73 +51,6 @@ HELD = ("in_flight", "trial")
 
 LOOK_AGAIN = 30.0
 """Seconds until a long wait is checked again, or a quarter of it if longer: a user may have ended it."""
-
-
-class Request(msgspec.Struct, frozen=True, gc=False):
-    """Request for admission."""
-
-    key: str
-    policy: Policy
-    overall: Policy | None = None
-    """Policy of the global rate; None for no global rate."""
-
-    page: bool = True
-    robots: bool = False
-    count: int = 1
-    """Rate tokens needed together."""
-
-    deadline: float | None = None
-    """Maximum seconds to wait; None for no limit."""
-
-    renew: Callable[[], tuple[str, Policy, Policy | None] | No] | None = None
-    """Function that returns the current key, host policy and global policy, which may change during a wait.
-
-    It returns a No if the request is now forbidden.
-    """
-
-    crawl_delay: int = 0
-    """Microseconds of Crawl-delay for this user agent, whatever the record says."""
-
-    rank: float | None = None
-    """Position among the waiters at the front of the queue, lowest first; None for the end of the queue."""
-
-    foreign: bool = False
-    """True if a redirect from another registered domain led here (C22)."""
-
-    guest: bool = False
-    """True if that redirect was of a robots.txt."""
-
-    @property
-    def global_policy(self) -> Policy | None:
-        """Return the policy of the global rate that limits this request; None if none does."""
-        return None if self.overall is None or self.overall.qps is None else self.overall
-
-    def current(self) -> Request | No:
-        """Return the request under the current policies, or a No if they forbid it."""
-        if self.renew is None:
-            return self
-        renewed = self.renew()
-        if isinstance(renewed, No):
-            return renewed
-        key, policy, overall = renewed
-        if policy is self.policy and overall is self.overall and key == self.key:
-            return self
-        return msgspec.structs.replace(self, key=key, policy=policy, overall=overall)
-
-    @property
-    def case(self) -> Case:
-        """Return the arguments of the steps that admit the request."""
-        return {
-            "page": self.page, "robots": self.robots, "count": self.count, "crawl_delay": self.crawl_delay,
-            "foreign": self.foreign, "guest": self.guest,
-        }  # fmt: skip
-
-    def foresee(self, ahead: int, more: int) -> Step[float]:
-        """Return the step that computes the minimum wait in seconds.
-
-        `ahead` waiters are in front; they and this request need `more` tokens beyond one each.
-        """
-        return foresee(self.policy, ahead, self.crawl_delay, more, self.count)
 
 
 class Ticket(msgspec.Struct, frozen=True, gc=False):

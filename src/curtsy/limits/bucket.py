@@ -11,7 +11,8 @@ from curtsy.core.message import Now
 from curtsy.core.pace import spent_after
 from curtsy.core.policy import MOST_BURST, TOKEN, UNLIMITED, Policy
 from curtsy.core.setting import number, rate
-from curtsy.engine.gate import Gate, Request, Ticket
+from curtsy.engine.gate import Gate, Ticket
+from curtsy.engine.gate_steps import Request
 from curtsy.engine.timers import Timers
 from curtsy.limits.arguments import checked_key, checked_timers, opened
 from curtsy.stores import NOT_NOW, Step, Store

@@ -25,7 +25,7 @@ from curtsy.core.message import Url, parse_url
 from curtsy.core.messages import refused, span
 from curtsy.core.policy import MOST_BURST, UNLIMITED, LimitConfig, Policies, Policy, Strategy, entry_name
 from curtsy.core.setting import flag, number, rate, rule
-from curtsy.engine.gate import Request
+from curtsy.engine.gate_steps import Request
 from curtsy.limits.arguments import named_domain
 from curtsy.limits.breaker import checked_cooldown
 from curtsy.limits.statistics import LOCK

@@ -19,8 +19,8 @@ from curtsy.core.message import Url, parse_domain, parse_url
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy, Strategy
 from curtsy.core.setting import rule
-from curtsy.engine.gate import GLOBAL, Answer, Gate, Request, Ticket
-from curtsy.engine.gate_steps import amended, settled
+from curtsy.engine.gate import GLOBAL, Answer, Gate, Ticket
+from curtsy.engine.gate_steps import Request, amended, settled
 from curtsy.engine.timers import Timers, Waiter
 from curtsy.limits.arguments import checked_timers, opened
 from curtsy.limits.breaker import BreakerView, outcome_of, read_breaker
