@@ -6,6 +6,7 @@ import io
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,7 +147,8 @@ async def test_a_store_with_a_password_is_not_told(log: io.StringIO) -> None:
     pytest.importorskip("redis")
     with closed_port() as port:
         store = f"redis://:{PASSWORD}@127.0.0.1:{port}/0"
-        async with client(store=store, clock=None, **UNPACED, max_retries=0, respect_robots=False) as web:
+        given: dict[str, Any] = {**UNPACED, "outage": "alone", "max_retries": 0, "respect_robots": False}
+        async with client(store=store, clock=None, **given) as web:
             result = await web.fetch(f"http://127.0.0.1:{port}/")
 
     assert not result.ok

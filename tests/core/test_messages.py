@@ -64,7 +64,7 @@ def all_messages() -> dict[Reason, list[str]]:
         ],
         Reason.REDIRECTED: [messages.redirected(PAGE, 301)],
     }
-    for reason in (Reason.CIRCUIT_OPEN, Reason.PAUSED, Reason.CRAWL_DELAY_TOO_LONG):
+    for reason in (Reason.CIRCUIT_OPEN, Reason.PAUSED, Reason.CRAWL_DELAY_TOO_LONG, Reason.STORE_UNREACHABLE):
         said[reason] = [messages.refused(PAGE, POLICY, No(reason, after)) for after in (None, 300.0)]
     for reason in Reason:
         failed = [messages.failed(PAGE, Failure(reason, "it broke off after 3 bytes"), tries) for tries in (1, 3)]

@@ -127,8 +127,8 @@ def test_two_processes_share_every_rate_and_every_breaker(url: str) -> None:
 
 
 async def test_a_server_that_does_not_answer_is_bridged_in_memory(told: Told) -> None:
-    """B8, issue 2: nothing is refused because our memory failed; limits hold, and it is told once."""
-    limiter = RateLimiter(LimitConfig(0.1, 2), store="redis://127.0.0.1:1/0")
+    """B8, C18, issue 2: with `outage: alone` nothing is refused because our memory failed; it is told once."""
+    limiter = RateLimiter(LimitConfig(0.1, 2), store=open_store("redis://127.0.0.1:1/0", outage="alone"))
 
     assert limiter.allow("example.org")
     assert limiter.allow("example.org")

@@ -138,7 +138,7 @@ async def test_a_url_that_does_not_answer_is_an_error_for_tasks_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefix", "timeout", "says"), [("a{b", 1.0, "prefix = 'a{b'"), ("a:", 0.0, "timeout = 0.0 .* 0")]
+    ("prefix", "timeout", "says"), [("a{b", 1.0, "prefix = 'a{b'"), ("a:", 0.0, "timeout = 0.0 must")]
 )
 def test_wrong_arguments_are_errors(prefix: str, timeout: float, says: str, snapshot: Snapshot) -> None:
     """Conventions: errors say what, why and what to do."""

@@ -22,7 +22,7 @@ from curtsy.core.messages import because, span
 from curtsy.core.policy import Policies
 from curtsy.core.rules import Busy, Claimed, Known
 from curtsy.http.sender import HttpSender, Limits, Sink
-from curtsy.stores import Answer, AsyncStore, NotNow, Step, WrappedStore
+from curtsy.stores import Answer, AsyncStore, Shared, Step, WrappedStore
 from curtsy.system.log import library_logger
 
 if TYPE_CHECKING:
@@ -89,15 +89,12 @@ class TracedStore(WrappedStore):
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
         """Apply `step` to one record atomically, and return its answer."""
-        return self._report(key, await super().update(key, step))
-
-    async def update_shared(self, key: str, step: Step[Answer]) -> Answer | NotNow:
-        """Do the same for a step that spends a common limit; warn if the store takes long to answer."""
-        timer = asyncio.get_running_loop().call_later(SLOW_STORE, self._warn)
+        timer = asyncio.get_running_loop().call_later(SLOW_STORE, self._warn) if isinstance(step, Shared) else None
         try:
-            return self._report(key, await super().update_shared(key, step))
+            return self._report(key, await super().update(key, step))
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
 
     def _warn(self) -> None:
         if not self._has_warned:

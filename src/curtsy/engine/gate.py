@@ -29,7 +29,7 @@ from curtsy.engine.gate_steps import Request, amended, charge, foresee, give_bac
 from curtsy.engine.store_driver import Procedure, Sleep, StoreDriver, Update
 from curtsy.engine.timers import SystemTimers, Timers, Waiter
 from curtsy.engine.wait_queue import queues_of
-from curtsy.stores import NOT_NOW, AsyncStore, NotNow, Step
+from curtsy.stores import NOT_NOW, AsyncStore, NotNow, Shared, Step
 from curtsy.system.log import library_logger
 
 _log = library_logger("gate")
@@ -88,6 +88,8 @@ class Gate:
     ) -> None:
         self.on_trip: Callable[[str], None] = lambda key: None
         """Callback with the key of a host whose breaker a reply has opened."""
+        self.on_outage: Callable[[], None] = lambda: None
+        """Callback for each request that finds the store out and waits."""
         self.queues = queues_of(store.identity)
         self.timers: Timers = timers or SystemTimers()
         self.driver = StoreDriver(store, self.timers)
@@ -292,8 +294,8 @@ class _Admission:
             self._request = current
         request, asked_at = self._request, self._timers.now()
         policy = self._gate.shared_out(request.policy)
-        charged = charge(policy, self._gate.roll(), **request.case)
-        answer = yield Update(self._key, charged, partial(self._revert, request, refund), shared=True)
+        charged = Shared(charge(policy, self._gate.roll(), **request.case))
+        answer = yield Update(self._key, charged, partial(self._revert, request, refund))
         if answer is NOT_NOW:
             yield from self._return_token(refund)
             return (yield from self._wait(self._outage(asked_at)))
@@ -308,7 +310,9 @@ class _Admission:
 
     def _outage(self, asked_at: float) -> Wait:
         """Return the wait for a store that did not answer the attempt of `asked_at`."""
-        self._out_since = self._out_since or asked_at
+        if self._out_since is None:
+            self._out_since = asked_at
+            self._gate.on_outage()
         return Wait(OUTAGE_POLL, OUTAGE)
 
     def _revert(
@@ -425,8 +429,8 @@ class _Admission:
         now, left, batch = self._timers.now(), self._time_left(), _batch(overall)
         if self._queues.take_prepaid(now):
             return PREPAID
-        taken = Update(GLOBAL, take(overall, batch), partial(self._untake, overall, batch), shared=True)
-        decision: Decision | NotNow = yield taken
+        taken = Shared(take(overall, batch))
+        decision: Decision | NotNow = yield Update(GLOBAL, taken, partial(self._untake, overall, batch))
         if decision is NOT_NOW:
             return self._outage(now)
         if isinstance(decision, Go):

@@ -115,6 +115,7 @@ class Session:
         self._publisher = None if self.gate.is_immediate else Publisher(self.counters, self.store)
         self.periodic = self._periodic_jobs(current.stats_every)
         """Jobs that publish and log the counts while there are fetches."""
+        self.gate.on_outage = self._start_jobs
         self._on_record = on_record
         self._single_flight = SingleFlight()
         self._download_paths: set[Path] = set()
@@ -219,12 +220,15 @@ class Session:
             task.add_done_callback(lambda _: self.revalidations.pop(key, None))
         return True
 
-    def _report(self, record: FetchRecord) -> None:
-        """Count and log the record of a fetch, and pass it to the user's callback."""
-        self.counters.count(record)
+    def _start_jobs(self) -> None:
         for job in self.periodic:
             if not job.is_running:
                 job.start()
+
+    def _report(self, record: FetchRecord) -> None:
+        """Count and log the record of a fetch, and pass it to the user's callback."""
+        self.counters.count(record)
+        self._start_jobs()
         if _log.hears(logging.INFO):
             message = "Fetched" if record.reason is None else _MESSAGES.get(record.reason, "Not fetched")
             _log.info(message, **record.as_dict())

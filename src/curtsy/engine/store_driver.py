@@ -36,9 +36,6 @@ class Update(msgspec.Struct, frozen=True, gc=False):
     reverted. Without a function the update is cancelled, too.
     """
 
-    shared: bool = False
-    """True if the step spends a common limit. The answer is NOT_NOW while the store is out and admission waits."""
-
 
 class Read(msgspec.Struct, frozen=True, gc=False):
     """Effect: read a record. Answer: the record, or None."""
@@ -131,8 +128,8 @@ class StoreDriver:
     async def execute(self, effect: Any, procedure: Procedure[Any]) -> Any:
         """Execute one effect of a procedure and return its answer."""
         match effect:
-            case Update(undo=None):
-                return await self._store_update(effect)
+            case Update(key, step, None):
+                return await self.store.update(key, step)
             case Update(undo=undo):
                 assert undo is not None
                 return await self._update(effect, undo, procedure)
@@ -169,12 +166,8 @@ class StoreDriver:
         task.add_done_callback(self.background.discard)
         return task
 
-    def _store_update(self, effect: Update) -> Coroutine[Any, Any, Any]:
-        update = self.store.update_shared if effect.shared else self.store.update
-        return update(effect.key, effect.step)
-
     async def _update(self, effect: Update, undo: Callable[[Any], Procedure[None]], procedure: Procedure[Any]) -> Any:
-        update = asyncio.ensure_future(self._store_update(effect))
+        update = asyncio.ensure_future(self.store.update(effect.key, effect.step))
         try:
             return await asyncio.shield(update)
         except asyncio.CancelledError:

@@ -15,7 +15,7 @@ from curtsy.engine.gate import Gate, Ticket
 from curtsy.engine.gate_steps import Request
 from curtsy.engine.timers import Timers
 from curtsy.limits.arguments import checked_key, checked_timers, opened
-from curtsy.stores import NOT_NOW, Step, Store
+from curtsy.stores import NOT_NOW, Shared, Step, Store
 from curtsy.stores.blocking import for_tasks
 
 
@@ -57,7 +57,7 @@ class TokenBucket:
         """Take a token if one is available and no waiter is queued; return whether it was taken."""
         if self._gate.queues.is_queued(self._key):
             return False
-        return self._store.update_shared(self._key, take_tokens(self._policy)) not in (None, NOT_NOW)
+        return self._store.update(self._key, Shared(take_tokens(self._policy))) not in (None, NOT_NOW)
 
     async def aclose(self) -> None:
         """Close a store that was opened by its URL. Idempotent."""

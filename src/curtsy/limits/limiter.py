@@ -35,7 +35,7 @@ from curtsy.limits.domain_limits import (
     wait_error,
 )
 from curtsy.limits.statistics import LOCK, LimitStats, StatsLog, StatsSnapshot, TotalStats, total_of
-from curtsy.stores import NOT_NOW, BlockingStore, Step, Store
+from curtsy.stores import NOT_NOW, BlockingStore, Shared, Step, Store
 from curtsy.stores.blocking import for_tasks
 from curtsy.system.log import library_logger
 
@@ -192,7 +192,7 @@ class RateLimiter:
         request = token_request(stats.domain, self._current_limits, timeout, n)
         if self.gate.queues.is_queued(request.key):
             return False
-        epoch = self.store.update_shared(request.key, take_tokens(request.policy, n))
+        epoch = self.store.update(request.key, Shared(take_tokens(request.policy, n)))
         if epoch is None or epoch is NOT_NOW:
             return False
         self._count_granted(stats, epoch, 0.0, n)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 from curtsy.core.message import Now
-from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, NotNow, Step, Store
+from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, Step, Store
 from curtsy.stores.survey import Survey
 from curtsy.system.threads import in_thread, run_blocking
 
@@ -28,11 +28,6 @@ class BlockingStore:
         """Change one record atomically by `step`, and return its answer."""
         answer = self.inner.update_now(key, step)
         return run_blocking(self.inner.update(key, step)) if answer is NOT_NOW else answer
-
-    def update_shared(self, key: str, step: Step[Answer]) -> Answer | NotNow:
-        """Do `update` for a step that spends a common limit; see `AsyncStore.update_shared`."""
-        answer = self.inner.update_now(key, step)
-        return run_blocking(self.inner.update_shared(key, step)) if answer is NOT_NOW else answer
 
     def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
         """Do several updates; see `AsyncStore.update_many`."""
@@ -109,11 +104,6 @@ class ThreadedStore(AsyncStore):
     async def update(self, key: str, step: Step[Answer]) -> Answer:
         answer: Answer = await self._call(self._store.update, key, step)
         return answer
-
-    async def update_shared(self, key: str, step: Step[Answer]) -> Answer | NotNow:
-        if isinstance(self._store, BlockingStore):
-            return await in_thread(self._store.update_shared, key, step)
-        return await self.update(key, step)
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
         answers: list[Any] = await self._call(self._store.update_many, steps)

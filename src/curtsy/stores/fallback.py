@@ -23,7 +23,7 @@ from curtsy.core.host import fresh
 from curtsy.core.message import Now
 from curtsy.core.record import Record
 from curtsy.stores.fallback_state import FallbackState, Gone, Sight, WatchedStep
-from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, NotNow, Step
+from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, NotNow, Shared, Step
 from curtsy.stores.survey import HOSTS, Survey, survey_of
 from curtsy.system.threads import in_thread, is_blocking, run_blocking
 
@@ -43,8 +43,8 @@ class AsyncFallbackStore(AsyncStore):
     """Store that continues in memory when the inner store fails.
 
     `share` is this process's share, in an outage, of a limit common to all processes. With `waits`, no common limit is
-    spent in an outage: `update_shared` answers NOT_NOW, and memory answers for the other steps only. `monotonic` is a
-    clock in seconds, for tests. `state` is the state to use, if other stores share it.
+    spent in an outage: a `Shared` step is answered NOT_NOW, and memory answers for the other steps only. `monotonic`
+    is a clock in seconds, for tests. `state` is the state to use, if other stores share it.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class AsyncFallbackStore(AsyncStore):
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
         while (answer := await self._attempt(key, step)) is NOT_NOW:
+            if self._state.waits and isinstance(step, Shared):
+                unanswered: Any = NOT_NOW
+                reply: Answer = unanswered
+                return reply
             await self._adopt(key)
             with suppress(Gone):
                 return self._state.update(key, step)
         return answer
-
-    async def update_shared(self, key: str, step: Step[Answer]) -> Answer | NotNow:
-        answer = await self._attempt(key, step)
-        return answer if answer is not NOT_NOW or self._state.waits else await self.update(key, step)
 
     async def _attempt(self, key: str, step: Step[Answer]) -> Answer | NotNow:
         """Update a record in the store; return NOT_NOW if memory answers for its key."""

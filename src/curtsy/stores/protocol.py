@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from curtsy.core.message import Now
 from curtsy.core.record import Record
@@ -39,6 +39,22 @@ class NotNow(Enum):
 
 NOT_NOW: Final = NotNow.NOT_NOW
 """Answer of `AsyncStore.update_now` if the update must wait. Nothing has changed then."""
+
+
+class Shared(Generic[Answer]):
+    """Step that spends a limit common to all processes.
+
+    Its answer is NOT_NOW while the store is unreachable and memory must not answer for it (`outage: wait`).
+    """
+
+    __slots__ = ("_step",)
+
+    def __init__(self, step: Step[Answer]) -> None:
+        self._step = step
+
+    def __call__(self, record: Any, now: Now) -> tuple[Record | None, Answer | NotNow]:
+        """Run the step."""
+        return self._step(record, now)
 
 
 class Loss(NamedTuple):
@@ -144,13 +160,6 @@ class AsyncStore(ABC):
         """
         return NOT_NOW
 
-    async def update_shared(self, key: str, step: Step[Answer]) -> Answer | NotNow:
-        """Do `update` for a step that spends a common limit.
-
-        Return NOT_NOW while the store is unreachable and memory must not answer for it (`outage: wait`).
-        """
-        return await self.update(key, step)
-
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
         """Do several updates in one batch, which costs little more than one update.
 
@@ -250,9 +259,6 @@ class WrappedStore(AsyncStore):
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
         return await self.inner.update(key, step)
-
-    async def update_shared(self, key: str, step: Step[Answer]) -> Answer | NotNow:
-        return await self.inner.update_shared(key, step)
 
     async def read(self, key: str) -> Any:
         return await self.inner.read(key)
