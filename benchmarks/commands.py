@@ -26,9 +26,11 @@ from curtsy.core.admission import admit
 from curtsy.core.cache import Absent, Store, absorb
 from curtsy.core.decision import Go
 from curtsy.core.host import Host
-from curtsy.core.message import Headers, Now, Request, Response, Url, parse_url
 from curtsy.core.record import FetchRecord
+from curtsy.core.request import Headers, Request, Response
 from curtsy.core.settlement import settle
+from curtsy.core.time import Now
+from curtsy.core.url import Url, parse_url
 from curtsy.engine.counters import Counters
 from curtsy.stores import open_store
 

@@ -14,7 +14,7 @@ from selectolax.lexbor import LexborHTMLParser
 from benchmarks.measure import alternate, cpu, ratios
 from benchmarks.pages import KINDS, whole
 from benchmarks.report import Report, run
-from curtsy.core.message import Url, parse_url
+from curtsy.core.url import Url, parse_url
 from curtsy.crawling.extract.page import extract
 
 BASE = parse_url("https://www.example.org/2026/index.html")

@@ -25,10 +25,10 @@ from benchmarks.report import Report, run
 from curtsy.core.admission import admit
 from curtsy.core.decision import Go, Lease
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, UTC, Policy
 from curtsy.core.settlement import settle
+from curtsy.core.time import SECOND, Instant, Now
 from curtsy.engine.gate import Gate, Ticket
 from curtsy.engine.gate_steps import Request
 from curtsy.stores import AsyncStore, Step, open_async_store, open_store

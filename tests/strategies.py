@@ -22,10 +22,10 @@ from curtsy.core.amendment import Amendment, CrawlDelay, Override, Pause, Reset,
 from curtsy.core.decision import Decision, Go, Lease
 from curtsy.core.errors import PolicyError
 from curtsy.core.host import Host, in_time
-from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import Policy
 from curtsy.core.settlement import settle
+from curtsy.core.time import SECOND, Instant, Now
 
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
 START = 1_800_000_000 * SECOND

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND
 from curtsy.core.policy import Policy
+from curtsy.core.time import SECOND
 from curtsy.stores import Store
 from tests.support.admitter import GLOBAL_QPS, policies
 from tests.support.noon import zone_at_noon

@@ -12,7 +12,7 @@ from benchmarks.__main__ import BENCHMARKS
 from benchmarks.pages import KINDS, LINKS, page
 from benchmarks.report import ROOT, Report, print_table
 
-from curtsy.core.message import Url, parse_url
+from curtsy.core.url import Url, parse_url
 from curtsy.crawling.extract.page import extract
 
 

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from curtsy.core.message import Headers
+from curtsy.core.request import Headers
 from curtsy.core.secrets import mask_url
 from curtsy.system.log import JsonHandler, create_logger, install_json_logging, level_named, library_logger
 from tests.support.bounds import cpu_within

@@ -13,9 +13,9 @@ from typing import Any, Self, TypeVar, Unpack
 from curtsy.cache.keys import PageCache
 from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError
-from curtsy.core.message import NO_HEADERS, Headers
 from curtsy.core.policy import Policies
 from curtsy.core.record import FetchRecord
+from curtsy.core.request import NO_HEADERS, Headers
 from curtsy.core.result import FetchResult
 from curtsy.core.setting import number, rule, whole
 from curtsy.core.statistics import StatisticsSnapshot

@@ -8,7 +8,7 @@ import itertools
 import threading
 from collections.abc import Callable
 
-from curtsy.core.message import SECOND, Instant, Now
+from curtsy.core.time import SECOND, Instant, Now
 from curtsy.engine.timers import TaskWaiter, Timers, Waiter, bounded
 from curtsy.engine.timers import VirtualClock as VirtualClock
 

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from curtsy.cache.keys import MIB, Checked, PageCache
 from curtsy.core.cache import Refresh, Stale, absorb, freshness
-from curtsy.core.message import Headers, Request, Response, Url, parse_url
+from curtsy.core.request import Headers, Request, Response
+from curtsy.core.url import Url, parse_url
 from curtsy.testing import FakeClock
 from tests.support.bounds import Lateness
 from tests.support.pages import NOW, ROOT, body_of, fill, hold, is_body_of, open_cache, page, unhashed, url_of, writer

@@ -25,7 +25,7 @@ from curtsy.cache import entry_files
 from curtsy.cache.disk import DiskCache
 from curtsy.cache.entry_files import folder_name
 from curtsy.cache.keys import MIB, Checked
-from curtsy.core.message import SECOND
+from curtsy.core.time import SECOND
 from curtsy.testing import FakeClock
 from tests.support.pages import NOW, fill, hold, page, url_of
 

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from curtsy.core.host import Host, fresh
-from curtsy.core.message import Now
 from curtsy.core.policy import Policies
+from curtsy.core.time import Now
 from curtsy.engine.gate_steps import charge
 from curtsy.engine.host_view import RECENT
 from tests.cli.documented import FIELDS

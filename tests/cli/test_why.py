@@ -17,10 +17,10 @@ from curtsy.core.amendment import Override, Pause, Trip, amend
 from curtsy.core.cache import Entry, url_sha256
 from curtsy.core.decision import Go
 from curtsy.core.host import Host
-from curtsy.core.message import Url, parse_url
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.rules import Rules, learned
 from curtsy.core.settlement import settle
+from curtsy.core.url import Url, parse_url
 from curtsy.engine.dry_driver import HostRecords
 from curtsy.observe.why import Check, Explanation, assess, explain
 from curtsy.settings import Settings, load

@@ -6,7 +6,7 @@ from typing import Any
 
 from curtsy.client import AsyncClient, session_of
 from curtsy.core.host import Host
-from curtsy.core.message import Url, parse_url
+from curtsy.core.url import Url, parse_url
 from curtsy.testing import FakeClock
 
 AGENT = "testbot/1.0 (+https://example.org/bot)"

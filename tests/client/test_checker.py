@@ -11,8 +11,8 @@ import pytest
 from curtsy.client import session_of
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.fetch_state import Refusal
-from curtsy.core.message import Url, parse_url
 from curtsy.core.rules import claim
+from curtsy.core.url import Url, parse_url
 from curtsy.engine.context import rules_key
 from curtsy.http.sender import HttpSender
 from curtsy.limits import RobotsTxtChecker

@@ -10,9 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from curtsy.client import session_of
-from curtsy.core.dates import cookie_date
 from curtsy.core.errors import Reason
-from curtsy.core.message import Headers, Url, parse_url
+from curtsy.core.request import Headers
+from curtsy.core.time import cookie_date
+from curtsy.core.url import Url, parse_url
 from curtsy.http.cookies import Cookies
 from curtsy.http.sender import HttpSender
 from curtsy.testing import FakeClock

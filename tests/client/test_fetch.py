@@ -10,8 +10,8 @@ import pytest
 
 from curtsy.client import fetch_url
 from curtsy.core.errors import BadStatus, PolicyError, Reason, RefusedByRobots
-from curtsy.core.message import SECOND
 from curtsy.core.record import FetchRecord
+from curtsy.core.time import SECOND
 from curtsy.http.sender import HttpSender
 from curtsy.testing import FakeClock
 from tests.client.fetching import AGENT, DAWN, TICK, UNPACED, client, host_of

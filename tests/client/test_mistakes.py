@@ -25,7 +25,7 @@ from curtsy import (
 from curtsy.cache.packed import PackedCache
 from curtsy.client import session_of
 from curtsy.core import messages
-from curtsy.core.message import Url, parse_url
+from curtsy.core.url import Url, parse_url
 from curtsy.http.sender import HttpSender
 from curtsy.stores.sqlite import AsyncSQLiteStore
 from tests.client.fetching import client

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from curtsy.core.message import Reply, Request, Url
+from curtsy.core.request import Reply, Request
+from curtsy.core.url import Url
 from curtsy.http.sender import HttpSender, Limits, Sink
 from tests.client.fetching import UNPACED, client, host_of
 from tests.support.site import Site

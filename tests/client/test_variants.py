@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from curtsy.core.errors import Reason
-from curtsy.core.message import SECOND
+from curtsy.core.time import SECOND
 from curtsy.core.variant import MOST_VARIANTS
 from curtsy.testing import FakeClock
 from tests.client.keeping import HOUR, dated, keeping

@@ -10,10 +10,11 @@ from curtsy.core.cache import Entry, Mode, entry_of
 from curtsy.core.decision import Go, Lease, Settled
 from curtsy.core.effects import Claim, Effect, Enter, FetchRequest, Hold, Later, Learn, MayRetry, Send, Settle
 from curtsy.core.flow import fetch
-from curtsy.core.message import Headers, Request, Response, Url, parse_url
 from curtsy.core.policy import Policies, Policy
+from curtsy.core.request import Headers, Request, Response
 from curtsy.core.result import FetchResult
 from curtsy.core.rules import Claimed, Known, Rules
+from curtsy.core.url import Url, parse_url
 
 URL = "https://example.org/a"
 

@@ -20,11 +20,11 @@ from curtsy.core.amendment import CrawlDelay, Override, Pause, Renew, Resume, Re
 from curtsy.core.decision import Go, Lease, No, Wait
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.host import Host, fresh, in_time
-from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.pace import ROLL, spent_after
 from curtsy.core.policy import TOKEN, Policy, Strategy
 from curtsy.core.settlement import settle
+from curtsy.core.time import SECOND, Instant, Now
 from tests.strategies import (
     ANY,
     DAY,

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from curtsy.core.bounded import LONGEST_FIELD, Bounded
 from curtsy.core.cache import url_sha256
-from curtsy.core.message import Headers, Request, Url, parse_url
+from curtsy.core.request import Headers, Request
+from curtsy.core.url import Url, parse_url
 from curtsy.core.variant import variant_of
 from curtsy.http.headers import head_of
 from tests.strategies import ANY

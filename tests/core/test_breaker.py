@@ -11,10 +11,10 @@ from curtsy.core.breaker import State, cooldown, state, too_many
 from curtsy.core.decision import Go, No, Wait
 from curtsy.core.errors import Reason
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import On429, Policy
 from curtsy.core.settlement import settle
+from curtsy.core.time import SECOND, Instant, Now
 from tests.strategies import (
     ANY,
     DAY,

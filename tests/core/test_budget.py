@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from curtsy.core.admission import admit
 from curtsy.core.amendment import Pause, Resume, Spend, Trip, amend
 from curtsy.core.budget import ALIKE, Day, joined, refunded
-from curtsy.core.dates import Calendar
 from curtsy.core.decision import Go, No, Wait
 from curtsy.core.errors import Reason
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import Policy
+from curtsy.core.time import SECOND, Calendar, Instant, Now
 from tests.strategies import (
     ANY,
     DAY,

@@ -31,9 +31,10 @@ from curtsy.core.cache import (
     names_another,
 )
 from curtsy.core.cache_control import FOREVER, directives
-from curtsy.core.dates import http_date
 from curtsy.core.errors import Reason
-from curtsy.core.message import Failure, Headers, Request, Response, Url, parse_url
+from curtsy.core.request import Failure, Headers, Request, Response
+from curtsy.core.time import http_date
+from curtsy.core.url import Url, parse_url
 from curtsy.core.variant import HARMLESS, variant_of
 
 NOW = 1_800_000_000.0

@@ -34,10 +34,10 @@ from curtsy.core.effects import (
 from curtsy.core.errors import Reason
 from curtsy.core.fetch_state import UNSENT
 from curtsy.core.flow import closed, fetch, set_out
-from curtsy.core.message import Failure, Headers, Reply, Response
 from curtsy.core.outcome import Kind
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import Share
+from curtsy.core.request import Failure, Headers, Reply, Response
 from curtsy.core.rules import Busy, Claimed, Known, Rules
 from tests.core.hand import URL, Hand, Ticket, World, kept, robots
 from tests.strategies import ANY

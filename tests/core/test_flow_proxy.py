@@ -6,8 +6,8 @@ import pytest
 
 from curtsy.core.effects import FetchRequest, Learn, Release, Send, Settle
 from curtsy.core.errors import Reason
-from curtsy.core.message import Failure, Headers, Response
 from curtsy.core.outcome import Kind
+from curtsy.core.request import Failure, Headers, Response
 from curtsy.core.rules import Claimed, Rules
 from tests.core.hand import URL, Hand
 

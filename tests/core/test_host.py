@@ -13,10 +13,10 @@ from curtsy.core.breaker import State
 from curtsy.core.decision import Go, No, Wait
 from curtsy.core.errors import Reason
 from curtsy.core.host import Host, Place, fresh, in_time
-from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import Policy
 from curtsy.core.settlement import settle
+from curtsy.core.time import SECOND, Instant, Now
 from tests.strategies import (
     ANY,
     DAY,

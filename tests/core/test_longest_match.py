@@ -11,8 +11,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from curtsy.core.longest_match import Patterns, Rule, matches, octets_of
-from curtsy.core.message import Url, parse_url
 from curtsy.core.policy import Policy
+from curtsy.core.url import Url, parse_url
 from tests.strategies import ANY
 from tests.support.bounds import slowness
 

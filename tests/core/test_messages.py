@@ -23,12 +23,13 @@ from curtsy.core.errors import (
     RefusedByRobots,
     Unreachable,
 )
-from curtsy.core.message import Failure, Headers, InvalidUrl, Url, parse_url
 from curtsy.core.policy import UTC, Policy
 from curtsy.core.record import FetchRecord
+from curtsy.core.request import Failure, Headers
 from curtsy.core.result import FetchResult
 from curtsy.core.robots import parse
 from curtsy.core.rules import UNREACHABLE
+from curtsy.core.url import InvalidUrl, Url, parse_url
 from tests.strategies import ANY
 from tests.support.said import missing
 from tests.support.snapshot import Snapshot

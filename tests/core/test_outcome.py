@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curtsy.core.errors import Reason
-from curtsy.core.message import Failure, Headers, Response
 from curtsy.core.outcome import Kind, backoff, classify, exhausted_for, is_worth_repeating, retry_after
+from curtsy.core.request import Failure, Headers, Response
 from tests.strategies import ANY
 from tests.support.bounds import cpu_within
 

@@ -14,11 +14,11 @@ from curtsy.core.amendment import CrawlDelay, Override, Resume
 from curtsy.core.decision import Go, No, Wait
 from curtsy.core.errors import Reason
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.pace import latency_delay, pause, raised, rate_ready, smoothed, spent_after, sunk
 from curtsy.core.policy import Policy, Strategy
 from curtsy.core.settlement import settle
+from curtsy.core.time import SECOND, Instant, Now
 from tests.strategies import (
     ANY,
     DAY,

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from curtsy.core.dates import calendar
 from curtsy.core.errors import InvalidDomain, PolicyError
 from curtsy.core.longest_match import matches
-from curtsy.core.message import SECOND, parse_domain
 from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy, entry_name
 from curtsy.core.setting import number, settings_of
+from curtsy.core.time import SECOND, calendar
+from curtsy.core.url import parse_domain
 from tests.strategies import ANY
 from tests.support.bounds import cpu_within, slowness
 from tests.support.said import missing

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from curtsy.core.errors import Reason
-from curtsy.core.message import Headers
 from curtsy.core.record import FetchRecord
+from curtsy.core.request import Headers
 from curtsy.core.result import FetchResult
 
 URL = "https://example.org/a?token=hunter2"

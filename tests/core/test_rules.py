@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.policy import Policy
 from curtsy.core.rules import (
     CLAIM,
@@ -23,6 +22,7 @@ from curtsy.core.rules import (
     learned,
     released,
 )
+from curtsy.core.time import SECOND, Instant, Now
 from curtsy.stores.codec import pack, unpack
 from tests.strategies import ANY
 

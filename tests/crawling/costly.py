@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from tempfile import TemporaryFile
 
-from curtsy.core.message import Url, parse_url
+from curtsy.core.url import Url, parse_url
 from curtsy.crawling.extract.page import extract
 from curtsy.crawling.extract.text import main_text
 

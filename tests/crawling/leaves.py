@@ -13,7 +13,8 @@ from typing import Any
 from hypothesis import strategies as st
 from warcio.archiveiterator import ArchiveIterator
 
-from curtsy.core.message import Headers, Url, parse_url
+from curtsy.core.request import Headers
+from curtsy.core.url import Url, parse_url
 from curtsy.crawling.outputs.folder import Folder
 from curtsy.crawling.outputs.jsonlines import JsonLines
 from curtsy.crawling.outputs.protocol import Output

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from curtsy.core.message import SECOND
 from curtsy.core.record import FetchRecord
+from curtsy.core.time import SECOND
 from curtsy.crawling.outputs.skipped import Examples
 from tests.client.fetching import TICK
 from tests.crawling.web import crawled, html, polite

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from curtsy.core.errors import NotWritten
-from curtsy.core.message import SECOND
+from curtsy.core.time import SECOND
 from curtsy.crawling.results import CrawledPage, SkippedUrl
 from curtsy.crawling.start import acrawl
 from curtsy.http.address import TableResolver

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curtsy.core.errors import PolicyError
-from curtsy.core.message import Url, parse_url
+from curtsy.core.url import Url, parse_url
 from curtsy.crawling.extract.links import KnownHrefs
 from curtsy.crawling.extract.page import Extract, extract, header_directives, is_html
 from curtsy.crawling.extract.text import main_text

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from curtsy.core.message import Url
+from curtsy.core.url import Url
 from curtsy.crawling.running_fetches import GLANCE
 from curtsy.crawling.start import acrawl
 from curtsy.http.address import TableResolver

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from curtsy.core.message import SECOND
+from curtsy.core.time import SECOND
 from curtsy.crawling.frontier.partition import GRACE
 from curtsy.crawling.frontier.protocol import Claimed, Concurrency, Counts, Done, Ending, Found, Room, host_of
 from curtsy.crawling.frontier.redis import RedisFrontier

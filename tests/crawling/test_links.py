@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from selectolax.lexbor import LexborHTMLParser
 
-from curtsy.core.message import Url, parse_url
+from curtsy.core.url import Url, parse_url
 from curtsy.crawling.extract.links import Joiner, KnownHrefs
 from curtsy.crawling.extract.markup import WINDOW, Scan
 from curtsy.crawling.extract.tokens import attributes, from_octets

@@ -15,8 +15,9 @@ import jsonschema
 import pytest
 from hypothesis import given
 
-from curtsy.core.message import Headers, Url, parse_url
 from curtsy.core.record import FetchRecord
+from curtsy.core.request import Headers
+from curtsy.core.url import Url, parse_url
 from curtsy.crawling.outputs.folder import Folder
 from curtsy.crawling.outputs.jsonlines import BodyForm, JsonLines, PageEntry, encode, entry_of
 from curtsy.crawling.outputs.skipped import SkippedCsv

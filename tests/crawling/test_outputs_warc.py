@@ -14,7 +14,7 @@ import pytest
 from warcio.archiveiterator import ArchiveIterator
 
 from curtsy.core.errors import NotWritten, PolicyError
-from curtsy.core.message import Headers
+from curtsy.core.request import Headers
 from curtsy.crawling.outputs.jsonlines import JsonLines
 from curtsy.crawling.outputs.warc import Warc
 from curtsy.crawling.results import CrawledPage

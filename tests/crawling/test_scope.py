@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curtsy.core.errors import PolicyError
-from curtsy.core.message import Url, parse_url
+from curtsy.core.url import Url, parse_url
 from curtsy.crawling.extract.scope import Kind, OutOfScope, Scope, ending_of
 from curtsy.http.registered_domain import site_of
 from tests.strategies import ANY

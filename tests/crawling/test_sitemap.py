@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curtsy.core.message import Url, parse_url
+from curtsy.core.url import Url, parse_url
 from curtsy.crawling.extract.sitemap import Limits, Sitemap, is_sitemap, parse_sitemap
 from tests.strategies import ANY
 from tests.support.bounds import cpu_within

@@ -8,7 +8,7 @@ from time import process_time
 import pytest
 from selectolax.lexbor import LexborHTMLParser
 
-from curtsy.core.message import Url, parse_url
+from curtsy.core.url import Url, parse_url
 from curtsy.crawling.extract.page import extract
 
 MOST = 2.0

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from curtsy.core.message import Url, parse_url
+from curtsy.core.url import Url, parse_url
 from curtsy.crawling.extract.traps import MAX_QUERIES, PATHS, QUERIES, TRACKING, Traps, repeated_run
 from tests.strategies import ANY
 

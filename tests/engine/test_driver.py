@@ -10,10 +10,11 @@ from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import Reason
 from curtsy.core.flow import fetch
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND, Reply, Request
 from curtsy.core.policy import UTC, Policies, Policy
 from curtsy.core.record import FetchRecord
+from curtsy.core.request import Reply, Request
 from curtsy.core.result import FetchResult
+from curtsy.core.time import SECOND
 from curtsy.engine.context import Context
 from curtsy.engine.driver import Driver
 from curtsy.engine.gate import Gate

@@ -19,10 +19,12 @@ from curtsy.client import AsyncClient
 from curtsy.core.amendment import Pause, Trip
 from curtsy.core.cache import Entry, url_sha256
 from curtsy.core.effects import Send
-from curtsy.core.message import SECOND, Headers, Now, Reply, Request, Response, Url, parse_url
 from curtsy.core.record import Record
+from curtsy.core.request import Headers, Reply, Request, Response
 from curtsy.core.result import FetchResult
 from curtsy.core.rules import Rules, claim, learned
+from curtsy.core.time import SECOND, Now
+from curtsy.core.url import Url, parse_url
 from curtsy.engine.dry_driver import HostRecords, dry_run, read_records
 from curtsy.http.body import Sink
 from curtsy.http.sender import Limits

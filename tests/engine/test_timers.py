@@ -15,7 +15,7 @@ from typing import TypeVarTuple
 
 import pytest
 
-from curtsy.core.message import SECOND
+from curtsy.core.time import SECOND
 from curtsy.engine.timers import SystemTimers, TaskWaiter
 from curtsy.testing import FakeClock, FakeTimers
 from tests.support.bounds import ends_within, skip_unless_punctual

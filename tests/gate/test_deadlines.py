@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from curtsy.core.decision import Late
-from curtsy.core.message import SECOND
 from curtsy.core.policy import UNLIMITED, Strategy
+from curtsy.core.time import SECOND
 from curtsy.engine.gate import Answer, Gate, Ticket
 from curtsy.engine.gate_steps import Request
 from curtsy.stores.memory import MemoryStore

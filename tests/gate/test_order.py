@@ -13,8 +13,8 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from curtsy.core.message import SECOND
 from curtsy.core.policy import UNLIMITED
+from curtsy.core.time import SECOND
 from curtsy.engine.gate import Gate, Ticket
 from curtsy.engine.gate_steps import Request
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore

@@ -9,9 +9,9 @@ import pytest
 from curtsy.core.amendment import Override, Reset, Trip
 from curtsy.core.decision import No
 from curtsy.core.errors import Reason
-from curtsy.core.message import SECOND
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
+from curtsy.core.time import SECOND
 from curtsy.engine.gate import POLL, Gate, Ticket
 from curtsy.engine.gate_steps import Request, charge
 from curtsy.stores.memory import MemoryStore

@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 
 from curtsy.core.errors import Reason
-from curtsy.core.message import Response
+from curtsy.core.request import Response
 from curtsy.http.sender import HttpSender
 from tests.support.bounds import ends_within
 from tests.support.listening import listening

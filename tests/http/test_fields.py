@@ -6,7 +6,8 @@ import pytest
 from msgspec import structs
 
 from curtsy.core.errors import Reason
-from curtsy.core.message import Failure, Headers, Request, Url, parse_url
+from curtsy.core.request import Failure, Headers, Request
+from curtsy.core.url import Url, parse_url
 from curtsy.http.headers import head_of
 from curtsy.http.sender import HttpSender
 from tests.support.sending import OPEN, fail, request

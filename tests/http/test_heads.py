@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from curtsy.core.errors import Reason
-from curtsy.core.message import Response
+from curtsy.core.request import Response
 from curtsy.http.sender import HttpSender
 from tests.support.bounds import MIB, bounded_memory, ends_within
 from tests.support.sending import OPEN, fail, get, request

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from curtsy.core.cache import Absent, absorb, freshness
 from curtsy.core.cache_control import FOREVER, delta_seconds, directives
 from curtsy.core.charset import decode
-from curtsy.core.dates import cookie_date, http_date
 from curtsy.core.fetch_state import redirect_target
-from curtsy.core.message import MOST_NUMBER, Headers, Request, Response, Url, parse_url, whole_number
 from curtsy.core.outcome import classify
+from curtsy.core.request import MOST_NUMBER, Headers, Request, Response, whole_number
 from curtsy.core.robots import parse
+from curtsy.core.time import cookie_date, http_date
+from curtsy.core.url import Url, parse_url
 from curtsy.crawling.extract.page import extract
 from curtsy.engine.download import _noted, _total_of
 from curtsy.http.cookies import Cookies

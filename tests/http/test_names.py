@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from curtsy.core.errors import Reason
-from curtsy.core.message import Failure, Url, parse_url
+from curtsy.core.request import Failure
+from curtsy.core.url import Url, parse_url
 from curtsy.http.address import AddressInfo, NamesBusy, SystemResolver, open_resolver
 from curtsy.http.sender import HttpSender
 from tests.client.fetching import UNPACED, client, host_of

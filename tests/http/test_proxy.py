@@ -11,7 +11,7 @@ import pytest
 
 from curtsy.blocking import Client
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.message import Failure
+from curtsy.core.request import Failure
 from curtsy.http.sender import HttpSender, Limits
 from tests.support.certificates import Authority
 from tests.support.listening import listening

@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from curtsy.core.message import Request, Response, Url, parse_url
 from curtsy.core.policy import Policy
+from curtsy.core.request import Request, Response
+from curtsy.core.url import Url, parse_url
 from curtsy.http.sender import HttpSender, Limits
 from tests.support.bounds import Lateness
 from tests.support.sending import OPEN, get, request

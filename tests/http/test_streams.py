@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from curtsy.core.errors import Reason
-from curtsy.core.message import Failure, Headers, Response
+from curtsy.core.request import Failure, Headers, Response
 from curtsy.http.sender import HttpSender
 from tests.support.bounds import MIB, bounded_memory
 from tests.support.sending import OPEN, get, request

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.message import Failure, Response
+from curtsy.core.request import Failure, Response
 from curtsy.http.sender import HttpSender
 from tests.support.bounds import ends_within
 from tests.support.certificates import Authority, Kind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from curtsy.core.message import SECOND
+from curtsy.core.time import SECOND
 from curtsy.limits import RateLimiter
 from curtsy.limits.statistics import StatsSnapshot
 from curtsy.testing import FakeClock

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from curtsy.core.errors import PolicyError
-from curtsy.core.message import SECOND
 from curtsy.core.policy import LimitConfig, Policy
+from curtsy.core.time import SECOND
 from curtsy.limits import RateLimiter, TokenBucket
 from curtsy.stores import open_store
 from curtsy.stores.memory import MemoryStore

@@ -19,9 +19,9 @@ from pydantic import ValidationError
 from curtsy.core.amendment import Override
 from curtsy.core.decision import Go, No
 from curtsy.core.errors import InvalidDomain, PolicyError, StoreError
-from curtsy.core.message import SECOND, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UTC, Policies, Policy
+from curtsy.core.time import SECOND, Now
 from curtsy.engine.gate_steps import amended, charge, settled
 from curtsy.limits import DomainBudgetCheckResult, DomainDailyBudget, DomainDailyBudgetManager
 from curtsy.settings import load

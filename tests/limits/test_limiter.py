@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from curtsy.core.errors import PolicyError, WaitTimeout
-from curtsy.core.message import SECOND
 from curtsy.core.policy import LimitConfig
+from curtsy.core.time import SECOND
 from curtsy.limits import RateLimiter
 from curtsy.testing import FakeClock
 from tests.limits.asking import DOMAIN, stats_of, waits

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from curtsy.core.errors import LimiterClosed, PolicyError
-from curtsy.core.message import SECOND
 from curtsy.core.policy import LimitConfig, Policies, Policy
+from curtsy.core.time import SECOND
 from curtsy.limits import DomainLimiter, RateLimiter
 from curtsy.testing import FakeClock
 from tests.limits.asking import DOMAIN, stats_of, waits

@@ -11,8 +11,8 @@ import pytest
 
 from curtsy.core.breaker import State
 from curtsy.core.errors import UnknownDomain, WaitTimeout
-from curtsy.core.message import SECOND
 from curtsy.core.policy import LimitConfig
+from curtsy.core.time import SECOND
 from curtsy.limits.statistics import LimitStats, snapshot_of
 from curtsy.testing import FakeClock
 from tests.limits.asking import DOMAIN, stats_of, waits

@@ -13,8 +13,8 @@ from curtsy.core.admission import FORGIVEN
 from curtsy.core.breaker import State
 from curtsy.core.decision import No
 from curtsy.core.errors import InvalidDomain, PolicyError, Reason, UnknownDomain
-from curtsy.core.message import SECOND
 from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy
+from curtsy.core.time import SECOND
 from curtsy.limits import RateLimiter
 from curtsy.limits.statistics import TotalStats
 from curtsy.stores.memory import MemoryStore

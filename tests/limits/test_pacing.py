@@ -8,9 +8,9 @@ from itertools import pairwise
 
 from curtsy.core.decision import No
 from curtsy.core.errors import FetchError, Reason
-from curtsy.core.message import SECOND
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, Policies, Policy
+from curtsy.core.time import SECOND
 from curtsy.engine.gate import Gate, Ticket
 from curtsy.engine.gate_steps import Request
 from curtsy.limits import adapt_delay

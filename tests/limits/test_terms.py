@@ -18,8 +18,8 @@ import pytest
 
 from curtsy.core.breaker import State
 from curtsy.core.errors import InvalidDomain, PolicyError, Reason
-from curtsy.core.message import SECOND
 from curtsy.core.policy import LimitConfig, Policies, Policy
+from curtsy.core.time import SECOND
 from curtsy.limits import CircuitBreaker, DomainDailyBudgetManager, DomainLimiter, RateLimiter, TokenBucket
 from curtsy.limits.program_limiter import ProgramLimiter
 from curtsy.settings.live import LiveSettings

@@ -11,9 +11,9 @@ import pytest
 
 from curtsy.client import session_of
 from curtsy.core.amendment import Reset
-from curtsy.core.message import Instant, Now
 from curtsy.core.policy import Policy
 from curtsy.core.statistics import Lately, StatisticsSnapshot
+from curtsy.core.time import Instant, Now
 from curtsy.engine.alerts import ALERTS, AlertWatch, alerts_of, budget_used
 from curtsy.engine.host_view import HostView, view_of
 from tests.client.fetching import UNPACED, client, domain_of

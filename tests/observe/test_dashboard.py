@@ -16,8 +16,8 @@ import pytest
 
 from curtsy.core.amendment import Pause, Trip
 from curtsy.core.crawl_record import CrawledHost, CrawlRecord, crawl_key
-from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import Policies
+from curtsy.core.time import SECOND, Now
 from curtsy.engine.gate_steps import amended, charge
 from curtsy.engine.host_view import read_crawls
 from curtsy.observe.dashboard.board import HOSTS_REST, LISTED, Board

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from curtsy.core.crawl_record import CrawledHost, CrawlRecord, crawl_key
-from curtsy.core.message import Now
 from curtsy.core.policy import Policies
+from curtsy.core.time import Now
 from curtsy.engine.gate_steps import charge
 from tests.observe.browser import chromium, looking
 from tests.observe.fetching import fetching

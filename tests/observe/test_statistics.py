@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curtsy.core.errors import REFUSALS
-from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.record import FetchRecord, Share
 from curtsy.core.statistics import (
     LAST,
@@ -26,6 +25,7 @@ from curtsy.core.statistics import (
     Waits,
     summed,
 )
+from curtsy.core.time import SECOND, Instant, Now
 from curtsy.engine.counters import Counters
 from curtsy.stores.codec import pack, unpack
 from tests.client.fetching import UNPACED, client, domain_of

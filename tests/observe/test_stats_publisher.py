@@ -15,9 +15,9 @@ import pytest
 from curtsy.blocking import Client
 from curtsy.core.errors import StoreError
 from curtsy.core.host import fresh
-from curtsy.core.message import Now
 from curtsy.core.record import Record
 from curtsy.core.statistics import ProcessStatistics, summed
+from curtsy.core.time import Now
 from curtsy.engine.alerts import Periodic
 from curtsy.engine.counters import Publisher, process_name, read_statistics
 from curtsy.stores import Answer, AsyncStore, Step, open_async_store, open_store

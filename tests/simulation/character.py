@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from email.utils import formatdate
 from random import Random
 
-from curtsy.core.message import NO_HEADERS, SECOND, Headers
+from curtsy.core.request import NO_HEADERS, Headers
+from curtsy.core.time import SECOND
 
 NEVER, REFUSED = 0, -1
 """Instead of a status: no answer comes, and no connection can be had."""

@@ -16,9 +16,11 @@ from typing import Any, Protocol
 from curtsy.core.effects import FetchRequest, Flow, Send, Settle
 from curtsy.core.errors import Reason
 from curtsy.core.flow import fetch
-from curtsy.core.message import SECOND, Failure, Reply, Request, Response, Url
 from curtsy.core.policy import Policy
+from curtsy.core.request import Failure, Reply, Request, Response
 from curtsy.core.result import FetchResult
+from curtsy.core.time import SECOND
+from curtsy.core.url import Url
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done
 from curtsy.crawling.running_fetches import MAX_WAIT
 from curtsy.engine.context import Context, HeldResources

@@ -19,8 +19,8 @@ from collections import Counter, deque
 from datetime import UTC, datetime
 from hashlib import sha256
 
-from curtsy.core.message import SECOND
 from curtsy.core.policy import Policies, Policy
+from curtsy.core.time import SECOND
 from tests.simulation.character import NEVER, REFUSED
 from tests.simulation.world import World
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from curtsy.core.message import SECOND
 from curtsy.core.policy import Policies
+from curtsy.core.time import SECOND
 from curtsy.stores.memory import MemoryStore
 from tests.crawling.driven import local
 from tests.simulation.crew import Moment, Worker

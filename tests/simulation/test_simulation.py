@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curtsy.core.message import SECOND
 from curtsy.core.policy import Policies, Policy
+from curtsy.core.time import SECOND
 from tests.simulation.character import HOUR, NEVER, REFUSED, Character
 from tests.simulation.crew import Moment
 from tests.simulation.referee import Referee

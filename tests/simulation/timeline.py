@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from curtsy.core.message import SECOND, Instant, Now
+from curtsy.core.time import SECOND, Instant, Now
 from curtsy.engine.timers import Waiter
 
 NOON = 1_800_014_400 * SECOND

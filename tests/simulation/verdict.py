@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.fetch_state import redirect_target
-from curtsy.core.message import Response, Url, parse_url
+from curtsy.core.request import Response
 from curtsy.core.result import FetchResult
+from curtsy.core.url import Url, parse_url
 from curtsy.crawling.filters import CHANCES, LATER, SECOND_LOOK, may_pass
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done, Failed
 from curtsy.crawling.running_fetches import GUILTY

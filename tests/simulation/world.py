@@ -8,8 +8,8 @@ from random import Random
 from zlib import crc32
 from zoneinfo import ZoneInfo
 
-from curtsy.core.message import Headers
 from curtsy.core.policy import Policies, Policy
+from curtsy.core.request import Headers
 from tests.simulation.character import Answer, Character, drawn
 
 BERLIN, KIRITIMATI, UTC = map(ZoneInfo, ("Europe/Berlin", "Pacific/Kiritimati", "UTC"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from curtsy.core.message import Now
+from curtsy.core.time import Now
 from curtsy.stores import Answer, AsyncStore, BlockingStore, Step, Store
 from curtsy.stores.memory import MemoryStore
 from curtsy.stores.redis import AsyncRedisStore

@@ -6,7 +6,7 @@ import msgspec
 
 from curtsy.core.errors import CurtsyError
 from curtsy.core.host import Host
-from curtsy.core.message import Now
+from curtsy.core.time import Now
 
 
 class Refusal(Exception):

@@ -17,7 +17,7 @@ from curtsy.core.budget import Day
 from curtsy.core.errors import StoreError
 from curtsy.core.host import Host
 from curtsy.core.host import Place as Lease
-from curtsy.core.message import Now
+from curtsy.core.time import Now
 from curtsy.stores import AsyncStore, Step
 from curtsy.testing import FakeClock
 from tests.stores.places import InFile, InMemory, OnServer, Place

@@ -23,10 +23,10 @@ from curtsy.core.admission import admit
 from curtsy.core.decision import Decision, Go, Lease
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import Policy
 from curtsy.core.settlement import settle
+from curtsy.core.time import SECOND, Now
 from curtsy.stores import Answer, AsyncStore, BlockingStore, Step, open_async_store, open_store
 from curtsy.stores.fallback import AsyncFallbackStore
 from curtsy.stores.fallback_state import FallbackState

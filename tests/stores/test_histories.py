@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from curtsy.core.decision import Decision, Go, Lease
 from curtsy.core.errors import PolicyError
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND
 from curtsy.core.policy import Policy
+from curtsy.core.time import SECOND
 from curtsy.engine.gate_steps import amended, charge, foresee, give_back, look, settled, take
 from curtsy.stores import AsyncStore, Step
 from curtsy.testing import FakeClock

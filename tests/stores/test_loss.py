@@ -23,8 +23,8 @@ import pytest
 from curtsy.core.amendment import Pause
 from curtsy.core.decision import Decision, Go, No
 from curtsy.core.errors import Reason, StoreError
-from curtsy.core.message import SECOND
 from curtsy.core.policy import Policy
+from curtsy.core.time import SECOND
 from curtsy.engine.gate_steps import amended, charge
 from curtsy.limits import CircuitBreaker
 from curtsy.stores import AsyncStore, BlockingStore, Step, Store, open_async_store, open_store

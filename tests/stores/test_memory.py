@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND
 from curtsy.core.rules import Rules
+from curtsy.core.time import SECOND
 from curtsy.stores import Step
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from curtsy.testing import FakeClock

@@ -26,9 +26,9 @@ from curtsy.core.admission import admit
 from curtsy.core.decision import Go
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.host import Host, fresh
-from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import UNLIMITED, Policy
 from curtsy.core.setting import DAY
+from curtsy.core.time import SECOND, Now
 from curtsy.engine.gate_steps import charge
 from curtsy.stores import BlockingStore
 from curtsy.stores.cas import Attempt, CompareAndSwap, expiry

@@ -21,8 +21,8 @@ import pytest
 
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.host import Host, fresh
-from curtsy.core.message import SECOND, Now
 from curtsy.core.record import Record
+from curtsy.core.time import SECOND, Now
 from curtsy.stores.sqlite import AsyncSQLiteStore
 from curtsy.stores.sqlite_file import Format
 from curtsy.stores.sqlite_records import FORMAT, RecordFile

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from curtsy.core.host import Host
-from curtsy.core.message import Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
+from curtsy.core.time import Now
 from curtsy.engine.gate import Gate, Ticket
 from curtsy.engine.gate_steps import Request
 from curtsy.stores import NOT_NOW, AsyncStore, Step

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from curtsy.core.host import Host, fresh
-from curtsy.core.message import SECOND, Now
+from curtsy.core.time import SECOND, Now
 from curtsy.stores import AsyncStore, Step
 from curtsy.stores.survey import EVERY, HostNotes, survey_of
 from curtsy.testing import FakeClock

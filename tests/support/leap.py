@@ -7,7 +7,7 @@ import heapq
 import itertools
 from collections.abc import Callable
 
-from curtsy.core.message import SECOND
+from curtsy.core.time import SECOND
 from curtsy.engine.timers import TaskWaiter, Waiter
 from curtsy.testing import FakeClock
 

@@ -19,7 +19,8 @@ from curtsy.cache.disk import DiskCache
 from curtsy.cache.keys import MIB, PageCache
 from curtsy.cache.packed import PackedCache
 from curtsy.core.cache import Absent, Entry, Store, absorb
-from curtsy.core.message import Headers, Request, Response, Url, parse_url
+from curtsy.core.request import Headers, Request, Response
+from curtsy.core.url import Url, parse_url
 from curtsy.system.clock import Clock
 from tests.support.warm import Process
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from curtsy.core.message import Failure, Headers, Request, Response, Url, parse_url
+from curtsy.core.request import Failure, Headers, Request, Response
+from curtsy.core.url import Url, parse_url
 from curtsy.http.sender import Limits, Sender
 
 OPEN = Limits(allow_private=True)

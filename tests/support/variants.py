@@ -10,7 +10,8 @@ from curtsy.cache.disk import DiskCache
 from curtsy.cache.keys import PageCache
 from curtsy.cache.packed import PackedCache
 from curtsy.core.cache import Entry
-from curtsy.core.message import Headers, Request, Url, parse_url
+from curtsy.core.request import Headers, Request
+from curtsy.core.url import Url, parse_url
 from curtsy.system.clock import Clock
 from tests.support.pages import page
 

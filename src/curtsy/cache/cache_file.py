@@ -13,7 +13,7 @@ from typing import TypeVar, TypeVarTuple, Unpack
 
 from curtsy.cache.keys import MIB, Outage, may_write
 from curtsy.core.errors import StoreError
-from curtsy.core.message import SECOND
+from curtsy.core.time import SECOND
 from curtsy.stores.sqlite_file import BUSY, TROUBLE, Format, SQLiteFile, check, error_code, is_damage, pragma_number
 from curtsy.system.clock import Clock
 from curtsy.system.file_lock import inode

@@ -47,7 +47,9 @@ from curtsy.cache.keys import (
 )
 from curtsy.core.cache import Entry, entry_of
 from curtsy.core.errors import PolicyError
-from curtsy.core.message import SECOND, Headers, Request, Response, Url
+from curtsy.core.request import Headers, Request, Response
+from curtsy.core.time import SECOND
+from curtsy.core.url import Url
 from curtsy.core.variant import MOST_VARIANTS, variant_of
 from curtsy.stores.url import check_path
 from curtsy.system.clock import Clock, SystemClock

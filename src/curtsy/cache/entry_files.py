@@ -23,7 +23,7 @@ import msgspec
 
 from curtsy.cache.keys import MIB, LastUses, Page, entry_struct, sha256_of
 from curtsy.core.cache import Entry
-from curtsy.core.message import SECOND
+from curtsy.core.time import SECOND
 
 _numbers = itertools.count()
 _TOKEN = secrets.token_hex(4)  # containers can share process ids, so a random token keeps names unique

@@ -21,7 +21,7 @@ from curtsy.cache.cache_file import CacheFile
 from curtsy.cache.entry_files import BODY, META, entry_at, remove, scan
 from curtsy.cache.keys import HOUR, LastUses, Outage, host_key_of
 from curtsy.core.cache import Entry
-from curtsy.core.message import SECOND
+from curtsy.core.time import SECOND
 from curtsy.stores.sqlite_file import Format
 from curtsy.system.clock import Clock
 

@@ -18,8 +18,10 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from curtsy.core.cache import Entry, url_sha256
-from curtsy.core.message import SECOND, InvalidUrl, Request, Url, parse_url
+from curtsy.core.request import Request
 from curtsy.core.secrets import mask_url
+from curtsy.core.time import SECOND
+from curtsy.core.url import InvalidUrl, Url, parse_url
 from curtsy.system.clock import Clock
 from curtsy.system.log import LibraryLogger
 

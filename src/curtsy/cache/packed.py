@@ -34,7 +34,9 @@ from curtsy.cache.keys import (
 )
 from curtsy.cache.write_buffer import Waiting, WriteBuffer
 from curtsy.core.cache import Entry, url_sha256
-from curtsy.core.message import SECOND, Request, Url
+from curtsy.core.request import Request
+from curtsy.core.time import SECOND
+from curtsy.core.url import Url
 from curtsy.stores.sqlite_file import check
 from curtsy.stores.url import check_path
 from curtsy.system.clock import Clock, SystemClock

@@ -16,8 +16,8 @@ from curtsy.cli import console
 from curtsy.cli.command import DOMAIN, JSON, byte_count, command, group
 from curtsy.cli.context import CommandContext, Exit
 from curtsy.core.cache import Entry
-from curtsy.core.message import Url, parse_url
 from curtsy.core.messages import span
+from curtsy.core.url import Url, parse_url
 from curtsy.engine.host_view import is_under
 
 SCREEN = 100

@@ -173,7 +173,7 @@ def header(text: str) -> tuple[str, str]:
 def host_name(text: str) -> str:
     """Parse a host, with its port unless that is the default. Raises BadParameter."""
     from curtsy.core.errors import InvalidDomain
-    from curtsy.core.message import parse_domain
+    from curtsy.core.url import parse_domain
 
     try:
         return parse_domain(text)

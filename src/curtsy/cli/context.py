@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from curtsy.cli.trace import Trace
     from curtsy.client import AsyncClient
     from curtsy.core.errors import Reason
-    from curtsy.core.message import Url
+    from curtsy.core.url import Url
     from curtsy.settings import Settings
     from curtsy.stores import Store
 
@@ -172,7 +172,7 @@ class CommandContext:
 def parsed_url(text: str) -> Url:
     """Return a URL of the command line. Raises UsageError if it cannot be requested."""
     from curtsy.core import messages
-    from curtsy.core.message import InvalidUrl, parse_url
+    from curtsy.core.url import InvalidUrl, parse_url
 
     url = parse_url(text)
     if isinstance(url, InvalidUrl):

@@ -14,7 +14,7 @@ from curtsy.cli.context import CommandContext, Exit
 from curtsy.cli.status import batched, breaker_words, none_known
 from curtsy.core.amendment import Amendment, Pause, Reset, Resume, Trip
 from curtsy.core.host import Host, in_time
-from curtsy.core.message import Now
+from curtsy.core.time import Now
 from curtsy.engine.gate_steps import amended, amended_if_known
 from curtsy.engine.host_view import FOUND, HostView, every_view, is_under, list_hosts, view_of
 from curtsy.stores import for_threads

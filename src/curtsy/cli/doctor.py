@@ -25,7 +25,7 @@ from curtsy.cli.command import command
 from curtsy.cli.context import CommandContext, Exit
 from curtsy.core.errors import CurtsyError, PolicyError
 from curtsy.core.host import fresh
-from curtsy.core.message import Url
+from curtsy.core.url import Url
 from curtsy.http.proxy import environment_proxies
 from curtsy.settings import names_contact
 from curtsy.settings.model import USER_AGENT

@@ -16,10 +16,11 @@ from curtsy.cli.context import CommandContext, Exit, exit_for, parsed_url, run
 from curtsy.cli.trace import Progress
 from curtsy.client import session_of
 from curtsy.core import messages
-from curtsy.core.message import Failure, Url
 from curtsy.core.messages import span
+from curtsy.core.request import Failure
 from curtsy.core.robots import Robots, RuleGroup, Verdict, parse, product_token
 from curtsy.core.rules import Rules, filters
+from curtsy.core.url import Url
 
 if TYPE_CHECKING:
     from curtsy.core.fetch_state import Refusal

@@ -14,9 +14,9 @@ from rich.text import Text
 from curtsy.cli import console
 from curtsy.cli.command import DOMAIN, JSON, command
 from curtsy.cli.context import CommandContext, Exit
-from curtsy.core.message import SECOND
 from curtsy.core.messages import span
 from curtsy.core.statistics import StatisticsSnapshot, summed
+from curtsy.core.time import SECOND
 from curtsy.engine.alerts import Alert, alerts_of, suspects
 from curtsy.engine.counters import read_statistics
 from curtsy.engine.host_view import RECENT, HostList, HostView, every_view, list_hosts, view_of

@@ -20,8 +20,8 @@ from curtsy.cli.command import command
 from curtsy.cli.context import CommandContext, Exit, exit_for, parsed_url, run
 from curtsy.cli.trace import Progress
 from curtsy.client import session_of
-from curtsy.core.message import Url, parse_url
 from curtsy.core.messages import span
+from curtsy.core.url import Url, parse_url
 from curtsy.observe.why import explain
 from curtsy.stores import open_async_store
 

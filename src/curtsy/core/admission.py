@@ -14,10 +14,10 @@ from curtsy.core.budget import Spending, spending
 from curtsy.core.decision import Decision, Go, Lease, No, Wait
 from curtsy.core.errors import Reason
 from curtsy.core.host import Host, Place, fresh, in_time, offset_at
-from curtsy.core.message import SECOND, Now
 from curtsy.core.pace import CALM, ROLLS, SIDES, departures, latency_delay, pause, rate_ready, spent_after
 from curtsy.core.policy import TOKEN, Policy, overridden
 from curtsy.core.setting import DAY
+from curtsy.core.time import SECOND, Now
 
 GUESTS = 5
 """Requests per day that robots.txt redirects from other registered domains may send to a host. They cost none of its

@@ -9,10 +9,10 @@ import msgspec
 
 from curtsy.core.decision import Lease
 from curtsy.core.host import Host, Place, fresh, in_time, with_delays
-from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import TOKEN, Policy, changed
 from curtsy.core.setting import DAY, number
 from curtsy.core.settlement import as_of, tripped, untripped
+from curtsy.core.time import SECOND, Now
 
 _replace = msgspec.structs.replace
 

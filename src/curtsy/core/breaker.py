@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from curtsy.core.message import SECOND
 from curtsy.core.policy import Policy
+from curtsy.core.time import SECOND
 
 
 class State(StrEnum):

@@ -13,9 +13,8 @@ from functools import lru_cache
 
 import msgspec
 
-from curtsy.core.dates import Calendar
-from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.setting import DAY
+from curtsy.core.time import SECOND, Calendar, Instant, Now
 
 ALIKE = 60
 """Seconds by which the calendar and the store's clock may drift apart within a day."""

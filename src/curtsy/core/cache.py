@@ -18,9 +18,10 @@ import msgspec
 
 from curtsy.core.bounded import remember_short
 from curtsy.core.cache_control import Directives, delta_seconds, directives
-from curtsy.core.dates import http_date
-from curtsy.core.message import REMEMBERED, Failure, Headers, Reply, Request, Response
+from curtsy.core.request import Failure, Headers, Reply, Request, Response
 from curtsy.core.secrets import masked_repr
+from curtsy.core.time import http_date
+from curtsy.core.url import REMEMBERED
 from curtsy.core.variant import variant_of
 
 Mode = Literal["normal", "refresh", "revalidate", "offline"]

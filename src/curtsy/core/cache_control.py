@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from curtsy.core.bounded import remember_short
-from curtsy.core.message import whole_number
+from curtsy.core.request import whole_number
 
 FOREVER = 2**31
 """Seconds for a number that is too large to represent (RFC 9111, 1.2.2)."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from curtsy.core.message import SECOND, Now
 from curtsy.core.record import Record
+from curtsy.core.time import SECOND, Now
 
 HOUR = 3600
 """Seconds for which a crawl is shown after its last update."""

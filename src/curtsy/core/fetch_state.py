@@ -10,23 +10,14 @@ from curtsy.core import messages
 from curtsy.core.decision import Go, Late, No
 from curtsy.core.effects import Admitted, Enter, FetchRequest, Flow, World
 from curtsy.core.errors import Reason
-from curtsy.core.message import (
-    NO_HEADERS,
-    SECOND,
-    Failure,
-    Headers,
-    InvalidUrl,
-    Reply,
-    Request,
-    Response,
-    Url,
-    parse_url,
-)
 from curtsy.core.outcome import Kind, Outcome, classify, is_sent
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord, Share, share_of
+from curtsy.core.request import NO_HEADERS, Failure, Headers, Reply, Request, Response
 from curtsy.core.result import FetchResult
 from curtsy.core.secrets import mask_url
+from curtsy.core.time import SECOND
+from curtsy.core.url import InvalidUrl, Url, parse_url
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 

@@ -32,12 +32,13 @@ from curtsy.core.effects import (
 )
 from curtsy.core.errors import Reason
 from curtsy.core.fetch_state import REDIRECTS, Again, FetchState, Refusal, not_admitted, redirect_target
-from curtsy.core.message import Failure, Headers, InvalidUrl, Reply, Request, Response, Url, parse_url
 from curtsy.core.outcome import Outcome, backoff, is_sent, is_worth_repeating, retry_after
 from curtsy.core.policy import Policy
+from curtsy.core.request import Failure, Headers, Reply, Request, Response
 from curtsy.core.result import FetchResult
 from curtsy.core.robots_flow import heed, judged, remembered, rules_for
 from curtsy.core.rules import Rules, crawl_delay
+from curtsy.core.url import InvalidUrl, Url, parse_url
 
 REPEATABLE = frozenset({"GET", "HEAD"})
 """Methods that are retried without the caller's permission."""

@@ -9,11 +9,10 @@ import msgspec
 
 from curtsy.core import breaker, budget
 from curtsy.core.budget import ALIKE, UNKNOWN, Day, Spending, shared
-from curtsy.core.dates import Calendar
-from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import TOKEN, Policy
 from curtsy.core.record import WEEK, Record
 from curtsy.core.setting import DAY
+from curtsy.core.time import SECOND, Calendar, Now
 
 CLOSE = SECOND // 1000
 """Resolution of the stored clock offset, in microseconds."""

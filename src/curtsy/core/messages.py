@@ -9,10 +9,12 @@ from typing import NamedTuple
 from curtsy.core.decision import No
 from curtsy.core.errors import Reason
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND, Failure, InvalidUrl, Url
 from curtsy.core.policy import Policy
+from curtsy.core.request import Failure
 from curtsy.core.robots import Verdict, product_token
 from curtsy.core.secrets import mask_url
+from curtsy.core.time import SECOND
+from curtsy.core.url import InvalidUrl, Url
 
 
 def span(seconds: float) -> str:

@@ -7,9 +7,9 @@ from enum import Enum
 
 import msgspec
 
-from curtsy.core.dates import http_date
 from curtsy.core.errors import Reason
-from curtsy.core.message import Failure, Headers, Reply, whole_number
+from curtsy.core.request import Failure, Headers, Reply, whole_number
+from curtsy.core.time import http_date
 
 
 class Kind(Enum):

@@ -5,8 +5,8 @@ All arithmetic uses whole microseconds and rounds so that no request leaves too 
 
 from __future__ import annotations
 
-from curtsy.core.message import SECOND
 from curtsy.core.policy import TOKEN, Policy
+from curtsy.core.time import SECOND
 
 ROLL = 65_536
 """Upper bound of a roll, exclusive."""

@@ -9,11 +9,11 @@ from datetime import timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
-from curtsy.core.dates import Calendar, calendar
 from curtsy.core.errors import PolicyError
 from curtsy.core.longest_match import matches
-from curtsy.core.message import SECOND, parse_domain
 from curtsy.core.setting import DAY, Mark, Range, Rate, check_fields, number, rate, rule, settings_of
+from curtsy.core.time import SECOND, Calendar, calendar
+from curtsy.core.url import parse_domain
 
 Strategy = Literal["token_bucket", "leaky_bucket", "sliding_window"]
 On429 = Literal["obey", "trip", "retry"]

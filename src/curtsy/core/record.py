@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Self
 
 import msgspec
 
-from curtsy.core.message import SECOND, Now
 from curtsy.core.secrets import masked_repr
+from curtsy.core.time import SECOND, Now
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -17,8 +17,8 @@ from curtsy.core.errors import (
     RefusedByRobots,
     Unreachable,
 )
-from curtsy.core.message import Headers
 from curtsy.core.record import FetchRecord
+from curtsy.core.request import Headers
 from curtsy.core.secrets import mask_url
 
 

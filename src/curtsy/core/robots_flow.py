@@ -10,11 +10,12 @@ from curtsy.core.decision import Late, No
 from curtsy.core.effects import Admitted, Amend, Claim, Flow, Hold, Learn, PutBack, Release, Remember, Send, Settle
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.fetch_state import Again, FetchState, Refusal, not_admitted, redirect_target
-from curtsy.core.message import Failure, Headers, InvalidUrl, Reply, Request, Url, parse_url
 from curtsy.core.outcome import is_sent
 from curtsy.core.policy import Policy
+from curtsy.core.request import Failure, Headers, Reply, Request
 from curtsy.core.robots_lines import whole_lines
 from curtsy.core.rules import MOST, Busy, Claimed, Known, Rules, crawl_delay, filters
+from curtsy.core.url import InvalidUrl, Url, parse_url
 
 ROBOTS_REDIRECTS = 5
 """Redirects that are followed for a robots.txt (RFC 9309, 2.3.1.2)."""

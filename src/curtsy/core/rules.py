@@ -9,11 +9,11 @@ from __future__ import annotations
 import msgspec
 
 from curtsy.core.bounded import Bounded
-from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import Policy
 from curtsy.core.record import Record
 from curtsy.core.robots import AgentRules, Verdict, parse_for, token_of
 from curtsy.core.robots_lines import MAX_BYTES, whole_lines
+from curtsy.core.time import SECOND, Now
 
 FIRST_FAILURE = 300.0
 """Seconds until an unreachable robots.txt is requested again; doubled by each further failure."""

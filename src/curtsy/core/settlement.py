@@ -12,10 +12,10 @@ from curtsy.core.admission import ready_in
 from curtsy.core.budget import refunded, shared
 from curtsy.core.decision import Lease, Settled
 from curtsy.core.host import Host, fresh, in_time, offset_at
-from curtsy.core.message import SECOND, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.pace import CALM, raised, smoothed, sunk
 from curtsy.core.policy import TOKEN, Policy, overridden
+from curtsy.core.time import SECOND, Now
 
 _replace = msgspec.structs.replace
 

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from curtsy.core.errors import REFUSALS
-from curtsy.core.message import SECOND, Now
 from curtsy.core.record import Record, StatsFields
+from curtsy.core.time import SECOND, Now
 
 DELAYED_MS = 10.0
 """Milliseconds of wait above which a request counts as delayed (L5)."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 from curtsy.core.bounded import remember_few
-from curtsy.core.message import Request
+from curtsy.core.request import Request
 
 MOST_VARIANTS = 8
 """Variants cached for one URL; the least recently used one is replaced."""

@@ -16,10 +16,11 @@ import msgspec
 from curtsy.core import messages
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.fetch_state import redirect_target
-from curtsy.core.message import Headers, InvalidUrl, Response, Url, parse_url
 from curtsy.core.outcome import is_worth_repeating
+from curtsy.core.request import Headers, Response
 from curtsy.core.result import FetchResult
 from curtsy.core.robots import product_token
+from curtsy.core.url import InvalidUrl, Url, parse_url
 from curtsy.crawling.extract.links import KnownHrefs
 from curtsy.crawling.extract.scope import OutOfScope, Scope
 from curtsy.crawling.extract.traps import Traps

@@ -16,9 +16,10 @@ from typing import Any
 
 import msgspec
 
-from curtsy.core.message import Headers, Url, parse_url
+from curtsy.core.request import Headers
 from curtsy.core.result import FetchResult
 from curtsy.core.rules import agent_rules
+from curtsy.core.url import Url, parse_url
 from curtsy.crawling.extract.links import KnownHrefs
 from curtsy.crawling.extract.page import Extract, extract, is_html
 from curtsy.crawling.extract.sitemap import Sitemap, is_sitemap, parse_sitemap

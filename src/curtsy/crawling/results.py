@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from curtsy.core.message import NO_HEADERS, Headers
 from curtsy.core.record import FetchRecord
+from curtsy.core.request import NO_HEADERS, Headers
 from curtsy.core.secrets import mask_url, masked_repr
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done, Ending, Failed, Found
 

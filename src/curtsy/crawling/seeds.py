@@ -15,7 +15,7 @@ from collections.abc import AsyncIterable, Callable, Collection, Iterable, Itera
 from itertools import islice
 
 from curtsy.core.errors import PolicyError
-from curtsy.core.message import InvalidUrl, parse_url
+from curtsy.core.url import InvalidUrl, parse_url
 from curtsy.engine.arguments import wrong
 
 HEAD = 1000

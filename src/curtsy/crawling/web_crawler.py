@@ -15,12 +15,13 @@ from curtsy.core.amendment import CrawlDelay
 from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import REFUSALS, CurtsyError, FetchError, PolicyError, Reason, RefusedByRobots
 from curtsy.core.fetch_state import redirect_target
-from curtsy.core.message import Headers, Response, Url, parse_url
 from curtsy.core.messages import given
 from curtsy.core.policy import Policy
+from curtsy.core.request import Headers, Response
 from curtsy.core.result import FetchResult
 from curtsy.core.secrets import mask_url
 from curtsy.core.setting import number, whole
+from curtsy.core.url import Url, parse_url
 from curtsy.crawling.frontier.protocol import Claimed, host_of
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.reader import Reader

@@ -17,10 +17,12 @@ from curtsy.core.decision import No
 from curtsy.core.effects import Claim, Enter, Hold, Learn, Recall, Send
 from curtsy.core.errors import Reason
 from curtsy.core.fair_share import QUARTER
-from curtsy.core.message import SECOND, Headers, Now, Reply, Request, Url
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord
+from curtsy.core.request import Headers, Reply, Request
 from curtsy.core.rules import TEXTS, Busy, Claimed, Known, Rules, claim, learned, released
+from curtsy.core.time import SECOND, Now
+from curtsy.core.url import Url
 from curtsy.engine.gate import Ticket
 from curtsy.engine.gate_steps import Request as GateRequest
 from curtsy.engine.timers import Waiter

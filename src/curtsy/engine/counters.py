@@ -26,7 +26,6 @@ from typing import Any
 from weakref import WeakSet
 
 from curtsy.core.errors import CurtsyError
-from curtsy.core.message import SECOND, Now
 from curtsy.core.record import FetchRecord, Record, Share
 from curtsy.core.secrets import mask_url
 from curtsy.core.statistics import (
@@ -46,6 +45,7 @@ from curtsy.core.statistics import (
     lived,
     stats_key,
 )
+from curtsy.core.time import SECOND, Now
 from curtsy.stores import AsyncStore, Step, Store, read_all
 from curtsy.stores.blocking import for_tasks
 

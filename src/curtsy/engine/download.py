@@ -20,15 +20,16 @@ import msgspec
 
 from curtsy.core import messages
 from curtsy.core.cache import usable_etag
-from curtsy.core.dates import http_date
 from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.fetch_state import FetchState
 from curtsy.core.flow import closed, fetch, set_out
-from curtsy.core.message import Failure, Headers, Reply, Request, Response, Url
 from curtsy.core.record import FetchRecord
+from curtsy.core.request import Failure, Headers, Reply, Request, Response
 from curtsy.core.result import FetchResult
 from curtsy.core.secrets import mask_url
+from curtsy.core.time import http_date
+from curtsy.core.url import Url
 from curtsy.engine.context import HeldResources
 from curtsy.engine.driver import Driver
 from curtsy.http.sender import Limits, Sender

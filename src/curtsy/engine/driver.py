@@ -43,7 +43,7 @@ from curtsy.core.effects import (
 )
 from curtsy.core.errors import StoreError
 from curtsy.core.fetch_state import UNHEARD, UNSENT
-from curtsy.core.message import Failure, Reply, Request, Response
+from curtsy.core.request import Failure, Reply, Request, Response
 from curtsy.core.rules import Busy, Claimed, Known, Rules
 from curtsy.engine.context import Context, HeldResources, learn_step, limits_of, release_step, rules_key
 from curtsy.engine.gate import LOGGED, POLL, Answer, Gate, Ticket

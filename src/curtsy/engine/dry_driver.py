@@ -14,11 +14,12 @@ from curtsy.core.cache import Mode
 from curtsy.core.effects import Effect, FetchRequest, Flow, Keep, Later, Recall, Send, Tell
 from curtsy.core.flow import fetch
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND, Instant, Now, Url
 from curtsy.core.policy import Policies
 from curtsy.core.record import Record
 from curtsy.core.result import FetchResult
 from curtsy.core.rules import Rules
+from curtsy.core.time import SECOND, Instant, Now
+from curtsy.core.url import Url
 from curtsy.engine.context import Context, rules_key
 from curtsy.engine.driver import Driver
 from curtsy.engine.gate import GLOBAL, Gate

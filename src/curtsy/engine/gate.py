@@ -22,9 +22,9 @@ from curtsy.core.amendment import Amendment
 from curtsy.core.decision import Decision, Go, Late, Lease, No, Settled, Wait
 from curtsy.core.errors import Reason
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND
 from curtsy.core.outcome import Outcome
 from curtsy.core.policy import Policy
+from curtsy.core.time import SECOND
 from curtsy.engine.gate_steps import Request, amended, charge, foresee, give_back, look, settled, take, uncharged
 from curtsy.engine.store_driver import Procedure, Sleep, StoreDriver, Update
 from curtsy.engine.timers import SystemTimers, Timers, Waiter

@@ -11,10 +11,10 @@ from curtsy.core.admission import admit, forecast
 from curtsy.core.amendment import Amendment, Return, amend
 from curtsy.core.decision import Decision, Lease, No, Settled
 from curtsy.core.host import Host
-from curtsy.core.message import Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import Policy
 from curtsy.core.settlement import consequence, settle
+from curtsy.core.time import Now
 from curtsy.stores import Step
 
 

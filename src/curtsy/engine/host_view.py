@@ -15,9 +15,9 @@ from curtsy.core.crawl_record import CrawlRecord, crawl_key
 from curtsy.core.decision import Go, Wait
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.host import Host, fresh, in_time
-from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import OVERRIDABLE, Policies, Policy
 from curtsy.core.setting import DAY
+from curtsy.core.time import SECOND, Now
 from curtsy.stores import Store, for_threads, read_all
 from curtsy.stores.survey import HOSTS, Survey
 

@@ -19,12 +19,14 @@ from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.fetch_state import NO_TIME, Again, FetchState, Refusal
 from curtsy.core.flow import closed, fetch, refused_by_settings, set_out
-from curtsy.core.message import SECOND, Failure, Headers, InvalidUrl, Request, Url, parse_url
 from curtsy.core.policy import Policies
 from curtsy.core.record import FetchRecord
+from curtsy.core.request import Failure, Headers, Request
 from curtsy.core.result import FetchResult
 from curtsy.core.robots_flow import rules_for
 from curtsy.core.rules import Rules
+from curtsy.core.time import SECOND
+from curtsy.core.url import InvalidUrl, Url, parse_url
 from curtsy.engine.alerts import Periodic, StatsLog
 from curtsy.engine.context import Context, HeldResources, rules_key
 from curtsy.engine.counters import EVERY, Counters, Publisher

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import ClassVar, Protocol
 
-from curtsy.core.message import Now
+from curtsy.core.time import Now
 
 EARLY = 0.0011
 """Seconds by which a loop's timer fires early, because epoll rounds up to a millisecond and the kernel adds some.

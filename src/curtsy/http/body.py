@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Protocol
 
 from curtsy.core.errors import Reason
-from curtsy.core.message import Headers
 from curtsy.core.policy import Policy
+from curtsy.core.request import Headers
 from curtsy.http.connection import STOOD_STILL, Connection
 from curtsy.http.decoding import Bomb, Damaged, Decoder, Truncated
 from curtsy.http.response import ReplyError

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from curtsy.core.errors import Reason
-from curtsy.core.message import Headers, Url
+from curtsy.core.request import Headers
+from curtsy.core.url import Url
 from curtsy.http.response import ReplyError, ResponseReader
 from curtsy.http.tls import has_ended_safely
 

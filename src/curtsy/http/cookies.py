@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from curtsy.core.dates import cookie_date
-from curtsy.core.message import Headers, Url, whole_number
+from curtsy.core.request import Headers, whole_number
+from curtsy.core.time import cookie_date
+from curtsy.core.url import Url
 
 _NAME = re.compile(r"[\x21-\x3a\x3c\x3e-\x7e]{1,256}", re.ASCII)  # wider than a token: PHP sets `name[key]`
 _VALUE = re.compile(r"[\x21-\x3a\x3c-\x7e ]{0,4096}", re.ASCII)

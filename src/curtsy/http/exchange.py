@@ -10,7 +10,7 @@ import ssl
 import time
 
 from curtsy.core.errors import Reason
-from curtsy.core.message import Failure, Headers, Reply, Request, Response
+from curtsy.core.request import Failure, Headers, Reply, Request, Response
 from curtsy.http.address import AddressRefused, NamesBusy, NoAddress, NoIPv6, network_of, refused_behind_proxy
 from curtsy.http.body import Body, Limits, Sink, too_large
 from curtsy.http.connection import STOOD_STILL, Connection, Route

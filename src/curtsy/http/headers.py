@@ -7,7 +7,8 @@ import re
 from urllib.parse import unquote_to_bytes
 
 from curtsy.core.bounded import remember_few
-from curtsy.core.message import Headers, Request, Url, octets_of
+from curtsy.core.request import Headers, Request
+from curtsy.core.url import Url, octets_of
 
 CODINGS = "gzip, deflate, br, zstd"
 """Default `Accept-Encoding`."""

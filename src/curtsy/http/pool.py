@@ -8,7 +8,7 @@ import ssl
 from collections.abc import AsyncGenerator
 
 from curtsy.core.errors import Reason
-from curtsy.core.message import Url
+from curtsy.core.url import Url
 from curtsy.http.address import Names, Resolver, connect, network_of, permitted
 from curtsy.http.connection import Connection, Route
 from curtsy.http.headers import connect_head

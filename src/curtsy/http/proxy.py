@@ -8,7 +8,8 @@ from functools import lru_cache
 
 from curtsy.core import messages
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.message import DEFAULT_PORTS, Failure, InvalidUrl, Url, parse_url
+from curtsy.core.request import Failure
+from curtsy.core.url import DEFAULT_PORTS, InvalidUrl, Url, parse_url
 from curtsy.http.address import NoAddress
 from curtsy.http.pool import ConnectTimeout, TunnelRefused
 from curtsy.http.response import ReplyError

@@ -15,7 +15,7 @@ from enum import Enum, auto
 import httptools
 
 from curtsy.core.errors import Reason
-from curtsy.core.message import Headers, whole_number
+from curtsy.core.request import Headers, whole_number
 from curtsy.http.headers import response_headers
 from curtsy.http.tls import describe
 

@@ -15,7 +15,8 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 from curtsy.core.errors import Reason
-from curtsy.core.message import Failure, Reply, Request, Url
+from curtsy.core.request import Failure, Reply, Request
+from curtsy.core.url import Url
 from curtsy.http.address import Resolver, open_resolver
 from curtsy.http.body import Limits, Sink
 from curtsy.http.connection import Route

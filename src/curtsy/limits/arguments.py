@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from curtsy.core.errors import InvalidDomain
-from curtsy.core.message import parse_domain
 from curtsy.core.setting import rule
+from curtsy.core.url import parse_domain
 from curtsy.engine.timers import Timers
 from curtsy.stores import AsyncStore, BlockingStore, MemoryStore, Store, open_store
 from curtsy.stores.blocking import for_threads, is_store

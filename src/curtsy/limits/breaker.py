@@ -11,11 +11,11 @@ from curtsy.core.amendment import Reset, Trip, amend
 from curtsy.core.breaker import State
 from curtsy.core.decision import Go
 from curtsy.core.host import Host
-from curtsy.core.message import Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
 from curtsy.core.setting import DAY, number, rule, whole
 from curtsy.core.settlement import settle
+from curtsy.core.time import Now
 from curtsy.limits.arguments import checked_key, opened
 from curtsy.stores import Store
 from curtsy.system.log import library_logger

@@ -7,10 +7,10 @@ import msgspec
 from curtsy.core.admission import admit
 from curtsy.core.decision import Go
 from curtsy.core.host import Host, in_time
-from curtsy.core.message import Now
 from curtsy.core.pace import spent_after
 from curtsy.core.policy import MOST_BURST, TOKEN, UNLIMITED, Policy
 from curtsy.core.setting import number, rate
+from curtsy.core.time import Now
 from curtsy.engine.gate import Gate, Ticket
 from curtsy.engine.gate_steps import Request
 from curtsy.engine.timers import Timers

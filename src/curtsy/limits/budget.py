@@ -18,9 +18,10 @@ from curtsy.core.amendment import Spend, amend
 from curtsy.core.budget import Spending
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.host import Host, fresh, in_time
-from curtsy.core.message import SECOND, Now, parse_domain
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.setting import rule
+from curtsy.core.time import SECOND, Now
+from curtsy.core.url import parse_domain
 from curtsy.limits.arguments import opened, program_settings
 from curtsy.limits.statistics import LOCK
 from curtsy.stores import Answer, AsyncMemoryStore, BlockingStore, MemoryStore, Step, Store, open_store

@@ -21,10 +21,10 @@ from curtsy.core.errors import (
     RefusedByRobots,
     WaitTimeout,
 )
-from curtsy.core.message import Url, parse_url
 from curtsy.core.messages import refused, span
 from curtsy.core.policy import MOST_BURST, UNLIMITED, LimitConfig, Policies, Policy, Strategy, entry_name
 from curtsy.core.setting import flag, number, rate, rule
+from curtsy.core.url import Url, parse_url
 from curtsy.engine.gate_steps import Request
 from curtsy.limits.arguments import named_domain
 from curtsy.limits.breaker import checked_cooldown

@@ -15,10 +15,10 @@ from curtsy.core.amendment import Reset
 from curtsy.core.breaker import State
 from curtsy.core.decision import Late, No
 from curtsy.core.errors import InvalidDomain, LimiterClosed, PolicyError, Reason, UnknownDomain
-from curtsy.core.message import Url, parse_domain, parse_url
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy, Strategy
 from curtsy.core.setting import rule
+from curtsy.core.url import Url, parse_domain, parse_url
 from curtsy.engine.gate import GLOBAL, Answer, Gate, Ticket
 from curtsy.engine.gate_steps import Request, amended, settled
 from curtsy.engine.timers import Timers, Waiter

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 from curtsy.client import AsyncClient
 from curtsy.core.decision import No
 from curtsy.core.errors import Reason
-from curtsy.core.message import SECOND, parse_domain
 from curtsy.core.policy import Policies
 from curtsy.core.setting import rate
 from curtsy.core.statistics import HostStatistics, summed
+from curtsy.core.time import SECOND
+from curtsy.core.url import parse_domain
 from curtsy.engine.counters import EVERY, Counters, Publisher, whole_statistics
 from curtsy.limits.arguments import program_settings
 from curtsy.limits.domain_limits import DomainLimits, Rates, overall_of

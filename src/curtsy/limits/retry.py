@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar, overload
 
 from curtsy.core.errors import FetchError, Reason
-from curtsy.core.message import Headers
 from curtsy.core.outcome import PASSING, backoff, retry_after
+from curtsy.core.request import Headers
 from curtsy.core.setting import number, rule
 
 Result = TypeVar("Result")

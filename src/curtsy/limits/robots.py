@@ -8,10 +8,11 @@ from typing import Any, Self
 from curtsy.client import AsyncClient, session_of
 from curtsy.core.errors import Reason
 from curtsy.core.fetch_state import Refusal
-from curtsy.core.message import Failure, Url, parse_url
+from curtsy.core.request import Failure
 from curtsy.core.robots import Verdict
 from curtsy.core.rules import Rules, crawl_delay, filters
 from curtsy.core.setting import DAY, number, rule
+from curtsy.core.url import Url, parse_url
 from curtsy.engine.context import rules_key
 from curtsy.stores.memory import MemoryStore
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from curtsy.core.decision import No
 from curtsy.core.errors import StoreError
-from curtsy.core.message import SECOND
 from curtsy.core.statistics import DELAYED_MS, alarming
+from curtsy.core.time import SECOND
 from curtsy.limits.breaker import BreakerView
 from curtsy.system.log import library_logger
 from curtsy.system.threads import in_thread

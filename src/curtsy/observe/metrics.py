@@ -16,8 +16,8 @@ from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
 from curtsy.core.errors import PolicyError, not_imported
-from curtsy.core.message import SECOND
 from curtsy.core.statistics import Distribution, HostStatistics, ProcessStatistics, StatisticsSnapshot, summed
+from curtsy.core.time import SECOND
 from curtsy.engine.alerts import ALERTS, NEARLY, alerts_of, budget_used
 from curtsy.engine.counters import read_statistics
 from curtsy.engine.host_view import HostView

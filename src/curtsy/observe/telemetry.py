@@ -11,9 +11,9 @@ from typing import Any
 
 from curtsy import __version__
 from curtsy.core.errors import REFUSALS, not_imported
-from curtsy.core.message import Url, parse_url
 from curtsy.core.record import FetchRecord
 from curtsy.core.statistics import Latencies, Waits
+from curtsy.core.url import Url, parse_url
 
 try:
     from opentelemetry.metrics import Meter, get_meter

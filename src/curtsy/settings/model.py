@@ -18,9 +18,9 @@ from zoneinfo import ZoneInfo
 
 from curtsy import __version__
 from curtsy.core.errors import PolicyError
-from curtsy.core.message import parse_domain
 from curtsy.core.policy import MOST_BURST, UNLIMITED, Policies, Policy
 from curtsy.core.setting import Mark, Range, Rate, Setting, settings_of
+from curtsy.core.url import parse_domain
 from curtsy.stores.url import never_in_a_path
 from curtsy.system.log import level_named
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
-from curtsy.core.message import Now
+from curtsy.core.time import Now
 from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, Step, Store
 from curtsy.stores.survey import Survey
 from curtsy.system.threads import in_thread, run_blocking

@@ -25,9 +25,9 @@ from curtsy.core.bounded import Bounded
 from curtsy.core.budget import ALIKE
 from curtsy.core.errors import StoreError
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.record import Record
 from curtsy.core.rules import TEXTS
+from curtsy.core.time import SECOND, Instant, Now
 from curtsy.stores.codec import DamagedRecord, pack, unpack
 from curtsy.stores.generation import Generation, Look
 from curtsy.stores.protocol import Loss, Step

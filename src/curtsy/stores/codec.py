@@ -15,10 +15,10 @@ import msgspec
 from curtsy.core.crawl_record import CrawlRecord
 from curtsy.core.errors import StoreError
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND
 from curtsy.core.record import Record
 from curtsy.core.rules import Rules
 from curtsy.core.statistics import ProcessStatistics
+from curtsy.core.time import SECOND
 
 Migration = Callable[[list[Any]], list[Any]]
 """Function that converts the fields of one format (without tag and format) to those of the next."""

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 from curtsy.core.errors import CurtsyError, StoreError
 from curtsy.core.host import fresh
-from curtsy.core.message import Now
 from curtsy.core.record import Record
+from curtsy.core.time import Now
 from curtsy.stores.fallback_state import FallbackState, Gone, Sight, WatchedStep
 from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, NotNow, Shared, Step
 from curtsy.stores.survey import HOSTS, Survey, survey_of

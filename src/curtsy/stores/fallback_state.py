@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from curtsy.core.bounded import Bounded
 from curtsy.core.errors import CurtsyError, StoreError
 from curtsy.core.host import Host, in_time
-from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.record import Record
 from curtsy.core.rules import TEXTS
+from curtsy.core.time import SECOND, Instant, Now
 from curtsy.stores.memory import MemoryStore
 from curtsy.stores.outage_ledger import UNUSABLE, Entry, OutageLedger
 from curtsy.stores.protocol import Answer, Loss, Step

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from curtsy.core.budget import ALIKE
-from curtsy.core.message import SECOND
+from curtsy.core.time import SECOND
 from curtsy.stores.protocol import Loss
 from curtsy.system.clock import Clock
 

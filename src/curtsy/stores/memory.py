@@ -9,9 +9,9 @@ from itertools import chain
 from typing import Any
 
 from curtsy.core.errors import StoreError
-from curtsy.core.message import Now
 from curtsy.core.record import Record
 from curtsy.core.rules import Rules
+from curtsy.core.time import Now
 from curtsy.stores.blocking import BlockingStore
 from curtsy.stores.codec import pack, unpack
 from curtsy.stores.protocol import Answer, AsyncStore, Step

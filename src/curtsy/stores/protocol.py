@@ -22,8 +22,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from curtsy.core.message import Now
 from curtsy.core.record import Record
+from curtsy.core.time import Now
 from curtsy.stores.survey import HOSTS, Survey, survey_of
 
 Answer = TypeVar("Answer")

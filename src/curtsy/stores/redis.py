@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from curtsy.core.errors import StoreError
 from curtsy.core.host import Host
-from curtsy.core.message import Instant, Now
 from curtsy.core.record import Record
+from curtsy.core.time import Instant, Now
 from curtsy.stores.cas import Attempt, Outcome
 from curtsy.stores.protocol import Answer, AsyncStore, Loss, Step
 from curtsy.stores.redis_server import (

@@ -23,8 +23,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from curtsy.core.errors import CurtsyError, PolicyError, StoreError
-from curtsy.core.message import Now
 from curtsy.core.record import Record
+from curtsy.core.time import Now
 from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, Loss, NotNow, Step
 from curtsy.stores.sqlite_inline import InlineUpdates
 from curtsy.stores.sqlite_records import RecordFile, Unready

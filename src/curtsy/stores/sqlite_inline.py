@@ -14,8 +14,8 @@ import time
 from typing import NamedTuple
 
 from curtsy.core.errors import StoreError
-from curtsy.core.message import Now
 from curtsy.core.record import Record
+from curtsy.core.time import Now
 from curtsy.stores.codec import pack
 from curtsy.stores.protocol import NOT_NOW, Answer, NotNow, Step
 from curtsy.stores.sqlite_file import TROUBLE

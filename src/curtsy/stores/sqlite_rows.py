@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from curtsy.core.errors import StoreError
-from curtsy.core.message import SECOND, Now
 from curtsy.core.record import Record
+from curtsy.core.time import SECOND, Now
 from curtsy.stores.codec import DamagedRecord, pack, unpack
 
 _DAY = 86_400

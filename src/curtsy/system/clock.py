@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from curtsy.core.message import Instant, Now
+from curtsy.core.time import Instant, Now
 
 
 class Clock(Protocol):

@@ -4,14 +4,15 @@ from curtsy.cache.keys import Checked, Page, PageCache
 from curtsy.cache.packed import PackedCache
 from curtsy.core.breaker import State
 from curtsy.core.cache import Entry
-from curtsy.core.dates import Calendar
 from curtsy.core.decision import No
-from curtsy.core.message import Headers, Now, Request, Url
 from curtsy.core.policy import On429, Seconds, Strategy, UpToADay, UpToAMonth
 from curtsy.core.record import Share
+from curtsy.core.request import Headers, Request
 from curtsy.core.robots import Verdict
 from curtsy.core.setting import Rate
 from curtsy.core.statistics import StatisticsSnapshot
+from curtsy.core.time import Calendar, Now
+from curtsy.core.url import Url
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.protocol import AsyncFrontier
 from curtsy.crawling.jobs import WorkerId

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from itertools import islice
 
-from curtsy.core.message import MAX_URL, Url, parse_url, without_blanks
+from curtsy.core.url import MAX_URL, Url, parse_url, without_blanks
 
 HREFS = 20_000
 """Hrefs cached per site."""

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import msgspec
 
 from curtsy.core.charset import octets
-from curtsy.core.message import Url, parse_url
 from curtsy.core.secrets import masked_repr
+from curtsy.core.url import Url, parse_url
 from curtsy.crawling.extract.links import Joiner, KnownHrefs
 from curtsy.crawling.extract.markup import Scan
 from curtsy.crawling.extract.tokens import TITLE, attributes, from_octets, plain_text

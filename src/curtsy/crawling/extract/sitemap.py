@@ -24,7 +24,7 @@ from itertools import chain
 import msgspec
 
 from curtsy.core.charset import codec_of
-from curtsy.core.message import MAX_URL, Url, parse_url
+from curtsy.core.url import MAX_URL, Url, parse_url
 from curtsy.crawling.extract.links import Joiner
 from curtsy.crawling.extract.tokens import attributes, plain_text
 from curtsy.crawling.frontier.protocol import host_of

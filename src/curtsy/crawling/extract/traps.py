@@ -33,7 +33,7 @@ from __future__ import annotations
 import re
 from enum import Enum, auto
 
-from curtsy.core.message import Url, parse_url
+from curtsy.core.url import Url, parse_url
 from curtsy.crawling.extract.scope import OutOfScope
 
 MAX_LENGTH = 2000

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from curtsy.core.fair_share import GROUPS
-from curtsy.core.message import SECOND
+from curtsy.core.time import SECOND
 from curtsy.crawling.frontier.host_schedule import HostSchedule
 from curtsy.crawling.frontier.protocol import (
     LEASE,

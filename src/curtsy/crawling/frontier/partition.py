@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from curtsy.core.message import SECOND
+from curtsy.core.time import SECOND
 from curtsy.crawling.frontier.protocol import Counts
 from curtsy.crawling.frontier.redis_codec import Report
 

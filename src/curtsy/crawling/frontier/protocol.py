@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import msgspec
 
 from curtsy.core.errors import StoreError
-from curtsy.core.message import DEFAULT_PORTS
 from curtsy.core.secrets import masked_repr
+from curtsy.core.url import DEFAULT_PORTS
 
 LEASE = 600.0
 """Seconds for which a claim leases a URL: longer than a fetch with its waits takes."""

@@ -2,7 +2,7 @@
 
 The server may be a single one, Sentinel or Cluster. Workers may join and leave. A URL is leased to a worker; if the
 lease expires, another worker gets it. A host is served by one worker at a time. Every change is one short script
-(scripts.py) on one partition (partition.py) of the job (redis_jobs.py), so a killed worker leaves no partial change.
+(lua_partition.py) on one partition (partition.py) of the job (redis_jobs.py). A killed worker leaves no partial change.
 All instants are the server's, except the end of a lease. A worker counts that by its own clock from before its request,
 and stops a margin earlier.
 """
@@ -23,10 +23,11 @@ from typing import Any
 import msgspec
 
 from curtsy.core.errors import CurtsyError, PolicyError, StoreError
-from curtsy.core.message import SECOND
+from curtsy.core.time import SECOND
 from curtsy.crawling.frontier import redis_codec
-from curtsy.crawling.frontier.job_scripts import BEAT, NOTE
 from curtsy.crawling.frontier.local import microseconds
+from curtsy.crawling.frontier.lua_job import BEAT, NOTE
+from curtsy.crawling.frontier.lua_partition import ADD, CLAIM, END, PASS_OVER, RENEW
 from curtsy.crawling.frontier.partition import LOOK, NEVER, Partitions, total
 from curtsy.crawling.frontier.protocol import (
     MOST_FAILURES,
@@ -51,7 +52,6 @@ from curtsy.crawling.frontier.redis_jobs import (
     home,
     read_notes,
 )
-from curtsy.crawling.frontier.scripts import ADD, CLAIM, END, PASS_OVER, RENEW
 from curtsy.crawling.frontier.url_table import fingerprint, skip_mark
 from curtsy.http.registered_domain import site_of
 

@@ -6,7 +6,7 @@
     curtsy:crawl:{name}:versions         hash    formats that the workers can write, before the job is upgraded
     curtsy:crawl:{name}:pages            hash    pages of each worker
     curtsy:crawl:{name}:notes            hash    plain values
-    curtsy:crawl:{name@born:n}:…                 partitions; see script_parts.py
+    curtsy:crawl:{name@born:n}:…                 partitions; see lua_library.py
 
 The part in braces decides where a cluster stores a key, so each partition is on one node. A job that starts over gets a
 new creation time, and so other keys: a worker on the old job cannot touch them.
@@ -26,12 +26,12 @@ from urllib.parse import quote
 import msgspec
 
 from curtsy.core.errors import CurtsyError, PolicyError, StoreError
-from curtsy.core.message import SECOND
 from curtsy.core.messages import replicas_behind, unknown_format
-from curtsy.crawling.frontier.job_scripts import OPEN, PRESENT
+from curtsy.core.time import SECOND
+from curtsy.crawling.frontier.lua_job import OPEN, PRESENT
+from curtsy.crawling.frontier.lua_partition import GONE, PEEK
 from curtsy.crawling.frontier.protocol import Counts
 from curtsy.crawling.frontier.redis_codec import Call
-from curtsy.crawling.frontier.scripts import GONE, PEEK
 from curtsy.stores.redis import Connection
 from curtsy.stores.redis_server import Moving, NoScript, RedisCluster, Server
 

@@ -14,7 +14,7 @@ import msgspec
 
 from curtsy.core.cache import url_sha256
 from curtsy.core.charset import decode
-from curtsy.core.message import Headers
+from curtsy.core.request import Headers
 from curtsy.core.secrets import mask_url, mask_urls
 from curtsy.crawling.outputs.protocol import FileOutput
 from curtsy.crawling.results import CrawledPage

@@ -31,7 +31,7 @@ import msgspec
 
 from curtsy import __version__
 from curtsy.core.errors import PolicyError
-from curtsy.core.message import Headers
+from curtsy.core.request import Headers
 from curtsy.crawling.outputs.append_file import AppendFile, End, foreign, read_state, whole_lines
 from curtsy.crawling.outputs.jsonlines import HIDDEN
 from curtsy.crawling.outputs.protocol import FileOutput, Written

@@ -20,9 +20,9 @@ import msgspec
 from curtsy.core.crawl_record import CrawlRecord
 from curtsy.core.errors import StoreError
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.statistics import ProcessStatistics, StatisticsSnapshot, summed
+from curtsy.core.time import SECOND, Now
 from curtsy.engine.alerts import Alert, alerts_of, suspects
 from curtsy.engine.counters import read_statistics
 from curtsy.engine.host_view import TROUBLED, HostView, read_crawls, view_of

@@ -1,41 +1,19 @@
-"""Basic values: instants, URLs, requests and replies."""
+"""URLs and domains in canonical form, with their host names and addresses (WHATWG URL)."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from base64 import b64encode
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Set, ValuesView
 from dataclasses import field
 from functools import lru_cache
-from typing import NewType, TypeVar, overload
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from curtsy.core.errors import InvalidDomain, Reason
-from curtsy.core.hostname import canonical_host
-from curtsy.core.secrets import mask_header, mask_url, masked_repr
-
-T = TypeVar("T")
-
-Instant = NewType("Instant", int)
-"""Time by a store's clock, in whole microseconds. Instants of different stores are not comparable."""
-
-SECOND = 1_000_000
-"""Microseconds in a second. Durations are float seconds in interfaces and integer microseconds in records."""
-
-
-class Now(msgspec.Struct, frozen=True, gc=False):
-    """Present time, as the store of the record sees it."""
-
-    at: Instant
-    """Time by a clock that never jumps: monotonic, boot-time, or the server's."""
-
-    epoch: int
-    """Microseconds since 1970, for days and for times that outlive a reboot."""
-
-    boot: int = 0
-    """Identity of the run of the clock behind `at`. Instants of another run are converted by `epoch`."""
+from curtsy.core.bounded import remember_short
+from curtsy.core.errors import InvalidDomain
+from curtsy.core.secrets import mask_url, masked_repr
 
 
 class Url(msgspec.Struct, frozen=True):
@@ -316,161 +294,75 @@ def _shown(given: object) -> str:
     return f"{given!r:.100}"
 
 
-MOST_NUMBER = 10**18
-"""Largest number that is read from a field; larger numbers are reduced to it."""
+MAX_HOST, MAX_LABEL = 1024, 63
+"""Most characters of a host and of a label. ASCII hosts have at most 253, but the mapping drops some characters."""
+
+_JOINERS = "\u200c\u200d"
+_HOST = re.compile(r"[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
+_IPV4 = re.compile(r"(?:(?:0x[0-9a-f]*|0[0-7]*|[1-9][0-9]*)(?:\.|\Z)){1,4}(?<!\.)")
 
 
-def whole_number(text: str | None) -> int | None:
-    """Parse a field's value as a number without sign (RFC 9110: 1*DIGIT); None if it is not one.
+def canonical_host(host: str) -> str | None:
+    """Return the canonical form of a host: lower case, punycode, full address. None if it is invalid."""
+    return _canonical_host(host) if len(host) <= MAX_HOST else None
 
-    Leading zeros are ignored. Never raises, unlike `int()` for more than 4,300 digits.
+
+@remember_short(4096, 253)  # the longest host in ASCII
+def _canonical_host(host: str) -> str | None:
+    if host.startswith("["):
+        try:
+            return str(ipaddress.IPv6Address(host[1:-1].partition("%")[0])) if host.endswith("]") else None
+        except ValueError:
+            return None
+    if "%" in host:  # as in browsers, though few hosts need it (WHATWG URL, 3.5)
+        host = unquote_to_bytes(host.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
+    found = host.lower() if host.isascii() else _punycode(host)
+    if found is None:
+        return None
+    host = found.removesuffix(".")  # the root's dot denotes the same site, hence the same record
+    if len(host) > 253 or not _HOST.fullmatch(host):
+        return None
+    last = host.rpartition(".")[2]
+    if last.isdigit() or (last.startswith("0x") and re.fullmatch("0x[0-9a-f]*", last)):
+        return _ipv4(host)
+    return host
+
+
+def _punycode(host: str) -> str | None:
+    """Map a name to ASCII by UTS 46, as browsers do (WHATWG URL, 3.3); None if the name is invalid.
+
+    Neither the transitional mapping nor IDNA 2008's list of code points applies, so emojis are allowed.
     """
-    if text is None:
+    import idna  # only a few names need it
+
+    labels = []
+    try:
+        for label in idna.uts46_remap(host, std3_rules=False).split("."):
+            if label.isascii():
+                labels.append(label)
+                continue
+            # The encoded label is at least as long, and the codec takes quadratic time.
+            if len(label) > MAX_LABEL:
+                return None
+            idna.check_initial_combiner(label)
+            idna.check_bidi(label)
+            if not all(idna.valid_contextj(label, place) for place, each in enumerate(label) if each in _JOINERS):
+                return None
+            labels.append("xn--" + label.encode("punycode").decode("ascii"))
+    except (ValueError, IndexError):  # IDNAError and UnicodeError are ValueErrors
         return None
-    text = text.strip(" \t")
-    if not (text.isascii() and text.isdigit()):
+    return ".".join(labels)
+
+
+def _ipv4(host: str) -> str | None:
+    """Parse an IPv4 address in any form that resolvers accept (`127.1`, `0x7f.0.0.1`), by WHATWG URL; else None."""
+    if not _IPV4.fullmatch(host):  # int() alone would accept 1_0 and 0o7
         return None
-    digits = text.lstrip("0")
-    return MOST_NUMBER if len(digits) > 18 else int(digits or "0")
-
-
-class Headers(Mapping[str, str]):
-    """Immutable header fields in order; names ignore case: `headers["content-type"]`, `dict(headers)`."""
-
-    __slots__ = ("_known", "fields")
-
-    def __init__(self, fields: Iterable[tuple[str, str]] = ()) -> None:
-        self.fields = tuple(fields)
-        self._known: dict[str, str] | None = None
-
-    @property
-    def by_name(self) -> Mapping[str, str]:
-        """Values by lower-case name; repeated fields are joined by commas."""
-        # Computed on first use: for a cached page often never.
-        index = self._known
-        if index is None:
-            index = {}
-            for name, value in self.fields:
-                name = name.lower()
-                # RFC 9110, 5.3: repeated fields are one list. Set-Cookie is the exception, and is read from `fields`.
-                index[name] = f"{index[name]}, {value}" if name in index else value
-            self._known = index
-        return index
-
-    @overload
-    def get(self, name: str, /) -> str | None: ...
-    @overload
-    def get(self, name: str, /, default: str | T) -> str | T: ...
-    def get(self, name: str, /, default: str | T | None = None) -> str | T | None:
-        """Return the value of a field, repetitions joined by commas; `default` if it is absent."""
-        return (self._known or self.by_name).get(name.lower(), default)
-
-    def keys(self) -> KeysView[str]:
-        """Return the distinct names, in lower case."""
-        return self.by_name.keys()
-
-    def values(self) -> ValuesView[str]:
-        """Return the values, repetitions joined as by `get()`."""
-        return self.by_name.values()
-
-    def items(self) -> ItemsView[str, str]:
-        """Return names and values as `keys()` and `values()` do. `fields` has the original fields."""
-        return self.by_name.items()
-
-    def all(self, name: str) -> list[str]:
-        """Return every value of a field, not joined."""
-        name = name.lower()
-        return [value for each, value in self.fields if each.lower() == name]
-
-    def without(self, names: Set[str]) -> Headers:
-        """Return the headers without these lower-case names."""
-        if names.isdisjoint(self.by_name):
-            return self
-        return Headers(each for each in self.fields if each[0].lower() not in names)
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name.lower() in self.by_name
-
-    def __getitem__(self, name: str) -> str:
-        return self.by_name[name.lower()]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.by_name)
-
-    def __len__(self) -> int:
-        return len(self.by_name)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Headers) and self.fields == other.fields
-
-    def __hash__(self) -> int:
-        return hash(self.fields)
-
-    def __repr__(self) -> str:
-        return f"Headers({[(name, mask_header(name, value)) for name, value in self.fields]!r})"
-
-
-NO_HEADERS = Headers()
-
-
-class Request(msgspec.Struct, frozen=True):
-    """Request as sent: one hop, one attempt."""
-
-    url: Url
-    method: str = "GET"
-    headers: Headers = NO_HEADERS
-    body: bytes | None = None
-
-
-class Response(msgspec.Struct, frozen=True):
-    """Reply of a server, of any status."""
-
-    status: int
-    headers: Headers
-    body: bytes
-    """Decoded body (gzip, br, zstd, deflate removed)."""
-
-    sent_ago: float = 0.0
-    """Seconds between writing the request and creating this object, by the sender's monotonic clock."""
-
-    latency: float = 0.0
-    """Seconds between writing the request and the response head."""
-
-    wire_bytes: int = 0
-    """Bytes of the body on the network."""
-
-    is_whole: bool = True
-    """True if the body is complete; bodies of errors and redirects may be incomplete."""
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """Absence of a usable response, and its reason."""
-
-    reason: Reason
-    detail: str
-    """Description of the event, without secrets."""
-
-    sent_ago: float | None = None
-    """Seconds since the request was written; None if nothing was sent, which costs the site nothing."""
-
-    status: int | None = None
-    """Status of the response, if its head came, for example before an incomplete body."""
-
-    wire_bytes: int = 0
-    is_answer: bool = False
-    """True if the host answered and is healthy, but speaks another protocol than the URL names."""
-
-    is_lasting: bool = False
-    """True if a retry within minutes is useless: the name does not exist, or a proxy requires a login."""
-
-    ended_at_proxy: bool = False
-    """True if the proxy failed: the host was not contacted, so this is no evidence about it."""
-
-    advice: str | None = None
-    """Advice as a sentence; None: the advice for `reason`; empty if `detail` contains it."""
-
-    part: bytes = b""
-    """Received part of the body, decoded; only for bodies that may be cut, such as robots.txt."""
-
-
-Reply = Response | Failure
+    numbers = [
+        int(part[2:] or "0", 16) if part.startswith("0x") else int(part, 8 if part.startswith("0") else 10)
+        for part in host.split(".")
+    ]
+    if any(number > 255 for number in numbers[:-1]) or numbers[-1] >= 256 ** (5 - len(numbers)):
+        return None
+    value = numbers[-1] + sum(number << 8 * (3 - place) for place, number in enumerate(numbers[:-1]))
+    return str(ipaddress.IPv4Address(value))

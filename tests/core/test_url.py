@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from curtsy.core.errors import InvalidDomain
-from curtsy.core.hostname import canonical_host
-from curtsy.core.message import MAX_URL, Headers, InvalidUrl, Url, parse_domain, parse_url
+from curtsy.core.request import Headers
+from curtsy.core.url import MAX_URL, InvalidUrl, Url, canonical_host, parse_domain, parse_url
 from tests.strategies import ANY
 from tests.support.snapshot import Snapshot
 

@@ -1,4 +1,4 @@
-"""Dates: of HTTP (RFC 9110, 5.6.7), of cookies (RFC 6265, 5.1.1), and the days of a time zone."""
+"""Time: instants, dates of HTTP (RFC 9110, 5.6.7) and of cookies (RFC 6265, 5.1.1), and the days of a time zone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,29 @@ import math
 import re
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
+from typing import NewType
+
+import msgspec
+
+Instant = NewType("Instant", int)
+"""Time by a store's clock, in whole microseconds. Instants of different stores are not comparable."""
+
+SECOND = 1_000_000
+"""Microseconds in a second. Durations are float seconds in interfaces and integer microseconds in records."""
+
+
+class Now(msgspec.Struct, frozen=True, gc=False):
+    """Present time, as the store of the record sees it."""
+
+    at: Instant
+    """Time by a clock that never jumps: monotonic, boot-time, or the server's."""
+
+    epoch: int
+    """Microseconds since 1970, for days and for times that outlive a reboot."""
+
+    boot: int = 0
+    """Identity of the run of the clock behind `at`. Instants of another run are converted by `epoch`."""
+
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _TIME = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"

@@ -1,12 +1,12 @@
 """Lua scripts of a partition of a shared frontier, which run atomically on its Redis server.
 
-`script_parts.py` has the layout of the keys. ARGV[1] to ARGV[4] are the time, worker, grace and format.
+`lua_library.py` has the layout of the keys. ARGV[1] to ARGV[4] are the time, worker, grace and format.
 """
 
 from __future__ import annotations
 
+from curtsy.crawling.frontier.lua_library import CLAIMS, PRELUDE, QUEUES, SEEN
 from curtsy.crawling.frontier.redis_codec import lua
-from curtsy.crawling.frontier.script_parts import CLAIMS, PRELUDE, QUEUES, SEEN
 
 GONE = "JOBGONE"
 """Prefix of the error for a missing job or partition."""
