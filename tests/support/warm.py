@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import gc
 import json
 import os
@@ -28,7 +29,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, AnyStr, Generic, Self, TypedDict
+from typing import IO, Any, AnyStr, Generic, NoReturn, Self, TypedDict
 
 from tests.support.ending import ends_with_test
 from tests.support.polling import PATIENCE, block_until
@@ -36,6 +37,9 @@ from tests.support.polling import PATIENCE, block_until
 ROOT = Path(__file__).parents[2]
 MOST = 1 << 20
 """Bytes of a request that are read at once."""
+
+HANG = 60.0
+"""Seconds after which a process that is waited for is taken to hang: it is aborted to see where."""
 
 EVERYTHING = (
     "curtsy.cli.report",
@@ -144,6 +148,7 @@ def _become(request: Request, streams: list[int]) -> None:
     # For as long as we live, and as an interpreter has them.
     sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    faulthandler.enable(2)  # a process that hangs is aborted, and its stacks are part of the failure
 
 
 def _run(module: str) -> None:
@@ -329,9 +334,19 @@ class Process(Generic[AnyStr]):
         for each in self._reading:
             each.join(None if until is None else max(0.0, until - time.monotonic()))
             if each.is_alive():
+                if timeout is not None and timeout >= HANG:
+                    self._fail(timeout)
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
         self.wait(None if until is None else max(0.0, until - time.monotonic()))
         return self._all_of(1), self._all_of(2)
+
+    def _fail(self, timeout: float) -> NoReturn:
+        """Abort the process, which has not ended in time, and fail with what it wrote: its stacks come last."""
+        self.send_signal(signal.SIGABRT)
+        for each in self._reading or ():
+            each.join(10.0)
+        written = "".join(str(text) for texts in self._said.values() for text in texts)
+        raise AssertionError(f"process {self.pid} still ran after {timeout} s\n{written[-20_000:]}")
 
     def _read(self, place: int, stream: IO[AnyStr]) -> None:
         with stream:
