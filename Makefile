@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench soak fuzz lowest lock docs clean
+.PHONY: help demo test lint check format bench soak fuzz lowest lock docs dist clean
 
 help:   ## Show what can be made
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,11 +30,13 @@ test: $(VENV)/.installed-test   ## Set everything up and run all tests
 	@# Four at once, even on two processors: half of a test's time is waiting. Who is done takes over from the others.
 	@$(BIN)/python -m pytest -n 4 --dist worksteal -m "not soak and not alone"
 
-check: $(VENV)/.installed-check   ## Format, lint, types, tests
+lint: $(VENV)/.installed-check   ## Format, lint, types, known vulnerabilities
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python tools/audit.py
+
+check: lint   ## The same, and all tests
 	@$(MAKE) --no-print-directory test
 
 format: $(VENV)/.installed-check   ## Format the code and mend what the linter can mend
@@ -75,6 +77,12 @@ lock: $(VENV)/.installed-check   ## Renew the exact versions and hashes that the
 docs: $(VENV)/.installed-docs   ## Build the documents as a site that can be browsed, into site/
 	@$(BIN)/python -m zensical build --strict --clean
 	@echo "open site/index.html"
+
+dist: $(VENV)/.installed-dist   ## Build wheel and source distribution into dist/, and install each in an empty environment
+	@rm -rf dist
+	@$(BIN)/python -m build --quiet --outdir dist .
+	@$(BIN)/python -m twine check --strict dist/*
+	@PYTHON=$(PYTHON) sh tools/try_dist dist/*
 
 clean:   ## Remove what was built
 	rm -rf $(VENV) $(LOWEST) build dist site .cache
