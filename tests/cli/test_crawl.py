@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from curtsy.core.messages import span
+from curtsy.core.time import span
 from curtsy.crawling.crawler import GRACE
 from tests.cli.crawling import line_with, linked, numbers, reasons_in, told
 from tests.cli.documented import FIELDS

@@ -29,6 +29,7 @@ from curtsy.core.request import Failure, Headers
 from curtsy.core.result import FetchResult
 from curtsy.core.robots import parse
 from curtsy.core.rules import UNREACHABLE
+from curtsy.core.time import span
 from curtsy.core.url import InvalidUrl, Url, parse_url
 from tests.strategies import ANY
 from tests.support.said import missing
@@ -48,8 +49,8 @@ def all_messages() -> dict[Reason, list[str]]:
         Reason.INVALID_URL: [messages.invalid(InvalidUrl("ftp://x", "its scheme is ftp, not http or https"))],
         Reason.DOMAIN_DENIED: [messages.denied(PAGE)],
         Reason.PATH_DENIED: [messages.path_denied(PAGE, "/private")],
-        Reason.ROBOTS_DISALLOWED: [messages.disallowed(PAGE, verdict, "curtsy/1.0")],
-        Reason.ROBOTS_UNREACHABLE: [messages.disallowed(PAGE, UNREACHABLE, "curtsy/1.0")],
+        Reason.ROBOTS_DISALLOWED: [messages.disallowed(PAGE, verdict, "curtsy")],
+        Reason.ROBOTS_UNREACHABLE: [messages.disallowed(PAGE, UNREACHABLE, "curtsy")],
         Reason.DEADLINE: [messages.late(PAGE, 12.0), messages.cut_off(PAGE)],
         Reason.NOT_IN_CACHE: [messages.not_kept(PAGE)],
         Reason.CLOSED: [messages.closed(PAGE.text), messages.refused(PAGE, POLICY, No(Reason.CLOSED, None))],
@@ -124,14 +125,14 @@ def test_the_examples_of_the_conventions_are_said_word_for_word(
 )  # fmt: skip
 def test_a_duration_is_said_as_people_say_it(seconds: float, text: str) -> None:
     """Conventions: errors"""
-    assert messages.span(seconds) == text
+    assert span(seconds) == text
 
 
 @given(st.floats(0, 1e9))
 @ANY
 def test_any_duration_is_said_shortly_and_nearly_right(seconds: float) -> None:
     """Conventions: errors"""
-    text = messages.span(seconds)
+    text = span(seconds)
     units = {"s": 1, "min": 60, "h": 3600, "day": 86_400, "days": 86_400}
 
     words = text.split()

@@ -26,8 +26,8 @@ from curtsy.core.errors import (
     StoreError,
     WaitTimeout,
 )
-from curtsy.core.messages import span
 from curtsy.core.policy import LimitConfig, Policies, Policy
+from curtsy.core.time import span
 from curtsy.limits import RateLimiter
 from curtsy.stores import open_store
 from curtsy.testing import FakeClock

@@ -7,18 +7,17 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice, zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.text import Text
 
 from curtsy.cli import console
 from curtsy.cli.command import DOMAIN, JSON, byte_count, command, group
 from curtsy.cli.context import CommandContext, Exit
-from curtsy.core.cache import Entry
-from curtsy.core.messages import span
-from curtsy.core.url import Url, parse_url
-from curtsy.engine.host_view import is_under
+from curtsy.core.time import span
+
+if TYPE_CHECKING:
+    from curtsy.core.cache import Entry
 
 SCREEN = 100
 """Pages printed at a time."""
@@ -81,6 +80,9 @@ def _show_pages(found: Iterator[Entry]) -> int:
 
 
 def _is_of(entry: Entry, domain: str | None) -> bool:
+    from curtsy.core.url import Url, parse_url
+    from curtsy.engine.host_view import is_under
+
     url = parse_url(entry.url)
     return domain is None or (isinstance(url, Url) and is_under(url.domain, domain))
 
@@ -132,7 +134,7 @@ def show(given: CommandContext, url: str, variant: str | None, is_body: bool, is
         console.write_json(_fields(entry) | {"headers": [list(each) for each in entry.headers]})
     else:
         terminal, left = console.out(), _fresh_for(entry)
-        terminal.print(Text(console.plain(entry.url), style="bold"), soft_wrap=True)
+        terminal.print(console.text(console.plain(entry.url), style="bold"), soft_wrap=True)
         fresh = f"for {span(left)} more" if left > 0 else "no: it is revalidated before use"
         rows = [
             ("status", str(entry.status)), ("size", console.size(entry.body_size)), ("variant", entry.variant or "–"),

@@ -5,14 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.text import Text
 
 from curtsy.cli import console
 from curtsy.cli.command import DOMAIN, command, group
 from curtsy.cli.context import CommandContext
-from curtsy.observe.policy_view import origin as where
-from curtsy.observe.policy_view import values_of
-from curtsy.settings.template import template, yaml_value
 
 
 @group(
@@ -39,6 +35,10 @@ def config() -> None:
 @click.pass_obj
 def show(given: CommandContext, domain: str | None, is_origin: bool, is_json: bool) -> None:
     """Show the settings in effect, for all hosts or for one."""
+    from curtsy.observe.policy_view import origin as where
+    from curtsy.observe.policy_view import values_of
+    from curtsy.settings.template import yaml_value
+
     settings = given.settings()
     general, policy = values_of(settings, domain)
     origins = {name: where(settings, domain, name) for name in general | policy}
@@ -50,7 +50,7 @@ def show(given: CommandContext, domain: str | None, is_origin: bool, is_json: bo
     elif is_origin:
         table = console.table("setting", "value", "from", folded=(1,))
         for name, value in (general | policy).items():
-            origin = Text(console.plain(origins[name]), style="dim" if origins[name] == "built-in" else "")
+            origin = console.text(console.plain(origins[name]), style="dim" if origins[name] == "built-in" else "")
             table.add_row(name, console.plain(yaml_value(value)), origin)
         console.show(console.out(), table)
     else:
@@ -93,6 +93,8 @@ def check(given: CommandContext, file: str | None, is_json: bool) -> None:
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def init(file: str, force: bool) -> None:
     """Create a settings file with every setting explained and at its default."""
+    from curtsy.settings.template import template
+
     if file == "-":
         click.echo(template(), nl=False)
         return

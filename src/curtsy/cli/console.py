@@ -165,12 +165,16 @@ def _masked(value: Any) -> Any:
             return value
 
 
-def mark(state: State) -> Text:
-    """Return the mark of a state, in its colour."""
+def text(*parts: str | tuple[str, str] | Text, style: str = "") -> Text:
+    """Create a text in a style; a part that is a tuple has a style of its own."""
     from rich.text import Text
 
-    sign, style = MARKS[state]
-    return Text(sign, style=style)
+    return Text.assemble(*parts, style=style)
+
+
+def mark(state: State) -> Text:
+    """Return the mark of a state, in its colour."""
+    return text(MARKS[state])
 
 
 def table(
@@ -195,11 +199,9 @@ def table(
 
 def show_rows(terminal: Console, rows: Iterable[tuple[str, Text | str]]) -> None:
     """Print names and values in two columns; long values wrap."""
-    from rich.text import Text
-
     found = table("", "", folded=(1,))
     for name, value in rows:
-        found.add_row(Text(plain(name), style="dim"), plain(value) if isinstance(value, str) else value)
+        found.add_row(text(plain(name), style="dim"), plain(value) if isinstance(value, str) else value)
     show(terminal, found)
 
 

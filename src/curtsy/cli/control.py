@@ -12,16 +12,13 @@ from curtsy.cli import console
 from curtsy.cli.command import DOMAINS, JSON, command, duration, group
 from curtsy.cli.context import CommandContext, Exit
 from curtsy.cli.status import batched, breaker_words, none_known
-from curtsy.core.amendment import Amendment, Pause, Reset, Resume, Trip
-from curtsy.core.host import Host, in_time
-from curtsy.core.time import Now
-from curtsy.engine.gate_steps import amended, amended_if_known
-from curtsy.engine.host_view import FOUND, HostView, every_view, is_under, list_hosts, view_of
-from curtsy.stores import for_threads
-from curtsy.stores.survey import HOSTS
 
 if TYPE_CHECKING:
+    from curtsy.core.amendment import Amendment
+    from curtsy.core.host import Host
     from curtsy.core.policy import Policy
+    from curtsy.core.time import Now
+    from curtsy.engine.host_view import HostView
     from curtsy.stores import Store
 
 MOST_NAMED = 5
@@ -38,6 +35,9 @@ def _amend(
 
     `undo` is the command that reverts the change. A change without it needs a known host: an unknown one is an error.
     """
+    from curtsy.engine.gate_steps import amended, amended_if_known
+    from curtsy.engine.host_view import view_of
+
     found, code = [], Exit.FINE
     with closing(given.open_shared_store()) as store:
         for domain in domains:
@@ -63,6 +63,10 @@ def _name(domain: str, policy: Policy) -> str:
 
 def _others(store: Store, domain: str, policy: Policy) -> str:
     """Return a note on known hosts under this one, and its other ports, that have own records; else empty."""
+    from curtsy.engine.host_view import FOUND, is_under
+    from curtsy.stores import for_threads
+    from curtsy.stores.survey import HOSTS
+
     if policy.key is not None:
         return ""
     names = [key.removeprefix(HOSTS) for key, _ in for_threads(store).page(HOSTS, part=domain, most=FOUND)]
@@ -94,6 +98,8 @@ def breaker() -> None:
 @click.pass_obj
 def ls(given: CommandContext, is_all: bool, is_json: bool) -> None:
     """List the breakers that are not closed."""
+    from curtsy.engine.host_view import every_view, list_hosts
+
     policies = given.settings().policies
     with closing(given.open_store()) as store:
         listed = list_hosts(store, policies)
@@ -127,6 +133,8 @@ def reset(given: CommandContext, domains: tuple[str, ...], is_json: bool) -> Exi
 
     Pace and budget are unchanged. Do this only if you know that the host works.
     """
+    from curtsy.core.amendment import Reset
+
     return _amend(given, domains, Reset(), "the breaker of {name} is closed.", is_json)
 
 
@@ -136,6 +144,8 @@ def reset(given: CommandContext, domains: tuple[str, ...], is_json: bool) -> Exi
 @click.pass_obj
 def trip(given: CommandContext, domains: tuple[str, ...], is_json: bool) -> Exit:
     """Open a host's breaker, as if it had failed: no request is sent for its cooldown."""
+    from curtsy.core.amendment import Trip
+
     words = "the breaker of {name} is open. {undo} closes it."
     return _amend(given, domains, Trip(), words, is_json, "breaker reset")
 
@@ -154,6 +164,8 @@ def pause(given: CommandContext, domains: tuple[str, ...], seconds: float | None
     The pause applies at once to every process that shares the store. Requests in flight finish. Another port is another
     host, and so is a subdomain, unless the settings let them share a record.
     """
+    from curtsy.core.amendment import Pause
+
     return _amend(given, domains, Pause(seconds), "{name} is paused. {undo} resumes it.", is_json, "resume")
 
 
@@ -163,6 +175,8 @@ def pause(given: CommandContext, domains: tuple[str, ...], seconds: float | None
 @click.pass_obj
 def resume(given: CommandContext, domains: tuple[str, ...], is_json: bool) -> Exit:
     """End a pause."""
+    from curtsy.core.amendment import Resume
+
     return _amend(given, domains, Resume(), "{name} is resumed.", is_json)
 
 
@@ -207,6 +221,8 @@ def forget(given: CommandContext, domains: tuple[str, ...], is_sure: bool, is_js
 
 def _forgotten(host: Host | None, now: Now) -> tuple[Host | None, int | None]:
     """Remove a record without requests in flight; return their number, or None without a record."""
+    from curtsy.core.host import in_time
+
     if host is None:
         return None, None
     in_flight = sum(place.until > now.at for place in in_time(host, now).places)

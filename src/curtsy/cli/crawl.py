@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -342,6 +341,8 @@ class Stopping:
     def __call__(self) -> None:
         """Handle a signal."""
         self.count += 1
+        import asyncio
+
         loop = asyncio.get_running_loop()
         if self.count == 1:
             self._display.say("stopping after the current requests. Press Ctrl-C again to stop now.")

@@ -12,26 +12,21 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from typing import TYPE_CHECKING
-
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from curtsy.cli import console
 from curtsy.cli.command import command
 from curtsy.cli.context import Exit, run
-from curtsy.cli.report import CrawlView, headline, line_of, show_reasons, watch
-from curtsy.client import AsyncClient
-from curtsy.core.messages import span
-from curtsy.crawling.outputs.skipped import Examples
-from curtsy.crawling.start import acrawl
-from curtsy.http.sender import HttpSender
-from curtsy.stores.memory import MemoryStore
+from curtsy.core.time import span
 
 if TYPE_CHECKING:
+    from http.server import BaseHTTPRequestHandler
+
+    from rich.console import Console
+
+    from curtsy.client import AsyncClient
+    from curtsy.crawling.outputs.skipped import Examples
     from curtsy.crawling.progress import CrawlSummary
 
 PAUSE = (0.3, 0.6)
@@ -120,6 +115,8 @@ class DemoSite:
     """HTTP server of the demo's hosts on one port of 127.0.0.1, selected by the Host header."""
 
     def __init__(self) -> None:
+        from http.server import ThreadingHTTPServer
+
         self.hosts = hosts()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -158,6 +155,8 @@ class DemoSite:
         return host, status, headers, body
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
+        from http.server import BaseHTTPRequestHandler
+
         site = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -182,6 +181,10 @@ class DemoSite:
 
 def client_for(site: DemoSite) -> AsyncClient:
     """Create an ordinary client with shorter waits, which resolves the demo's names to loopback."""
+    from curtsy.client import AsyncClient
+    from curtsy.http.sender import HttpSender
+    from curtsy.stores.memory import MemoryStore
+
     return AsyncClient(
         store=MemoryStore(),
         cache=False,
@@ -198,6 +201,11 @@ def client_for(site: DemoSite) -> AsyncClient:
 
 async def crawl(site: DemoSite, terminal: Console, examples: Examples) -> CrawlSummary:
     """Crawl the site with the live view of `curtsy crawl`. Ctrl-C ends it at once, because no state is kept."""
+    from rich.live import Live
+
+    from curtsy.cli.report import CrawlView, line_of, watch
+    from curtsy.crawling.start import acrawl
+
     view = CrawlView(label=lambda host: f"{site.named(host).name:<10} {site.named(host).rules}")
     live = Live(view, console=terminal, refresh_per_second=8) if terminal.is_terminal else nullcontext()
     async with (
@@ -262,24 +270,26 @@ def _times(count: int) -> str:
 
 def report(terminal: Console, site: DemoSite, summary: CrawlSummary, examples: Examples) -> bool:
     """Print fetched and skipped pages, and the site's observations; return whether all rules were kept."""
-    terminal.print(Text.assemble(("\nFetched ", "bold"), f"{headline(summary.totals)}, from {len(site.hosts)} hosts."))
+    from curtsy.cli.report import headline, show_reasons
+
+    terminal.print(console.text(("\nFetched ", "bold"), f"{headline(summary.totals)}, from {len(site.hosts)} hosts."))
     show_reasons(terminal, summary.totals, examples.by_reason)
-    terminal.print(Text("\nQueued for the next day", style="bold"))
+    terminal.print(console.text("\nQueued for the next day", style="bold"))
     wait = "" if summary.resume_in is None else f", {span(summary.resume_in)} until the next day"
-    terminal.print(Text.assemble((f"{summary.queued:>6,}", "yellow"), "  beyond the daily budget of large"))
-    terminal.print(Text(f"{'':8}They stay in the queue{wait}.", style="dim"))
-    terminal.print(Text("\nLog of the site", style="bold"))
+    terminal.print(console.text((f"{summary.queued:>6,}", "yellow"), "  beyond the daily budget of large"))
+    terminal.print(console.text(f"{'':8}They stay in the queue{wait}.", style="dim"))
+    terminal.print(console.text("\nLog of the site", style="bold"))
     table = console.table("", "", "", folded=(2,))
     checks = verdicts(site)
     for is_kept, rule, seen in checks:
-        table.add_row(Text.assemble("  ", console.mark("yes" if is_kept else "no")), rule, Text(seen, style="dim"))
+        table.add_row(console.text("  ", console.mark("yes" if is_kept else "no")), rule, console.text((seen, "dim")))
     terminal.print(table)
     requests = sum(len(host.journal) for host in site.hosts)
     broken = sum(not is_kept for is_kept, _, _ in checks)
     words = f"{requests} requests, and every rule was obeyed."
     if broken:
         words = f"{broken} of {len(checks)} rules were broken. Please report this."
-    terminal.print(Text(f"\n{words}", style="bold red" if broken else "bold green"))
+    terminal.print(console.text(f"\n{words}", style="bold red" if broken else "bold green"))
     return not broken
 
 
@@ -290,9 +300,14 @@ def demo() -> Exit:
     Five small hosts with different rules are started on loopback and crawled. The report lists fetched and skipped
     pages with reasons, and checks every rule against the log of the site.
     """
+    from rich.console import Console
+
+    from curtsy.crawling.outputs.skipped import Examples
+
     terminal = Console(highlight=False, markup=False, emoji=False)
-    terminal.print(Text.assemble(("curtsy", "bold"), ": a polite crawl of five small hosts on loopback"))
-    terminal.print(Text("About twenty seconds; pauses are a tenth of the usual ones. Ctrl-C stops it.\n", style="dim"))
+    terminal.print(console.text(("curtsy", "bold"), ": a polite crawl of five small hosts on loopback"))
+    words = "About twenty seconds; pauses are a tenth of the usual ones. Ctrl-C stops it.\n"
+    terminal.print(console.text((words, "dim")))
     examples = Examples()
     with DemoSite() as site:
         summary = run(lambda: crawl(site, terminal, examples))

@@ -6,31 +6,20 @@ import os
 import platform
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.text import Text
 
 from curtsy import __version__
-from curtsy.cache.opening import cache_path, is_packed
 from curtsy.cli import console
 from curtsy.cli.command import command
 from curtsy.cli.context import CommandContext, Exit
 from curtsy.core.errors import CurtsyError, PolicyError
-from curtsy.core.host import fresh
-from curtsy.core.url import Url
-from curtsy.http.proxy import environment_proxies
-from curtsy.settings import names_contact
-from curtsy.settings.model import USER_AGENT
-from curtsy.settings.problems import shown
-from curtsy.stores import for_threads
 
 if TYPE_CHECKING:
     from curtsy.observe.why import State
@@ -119,6 +108,8 @@ def _python() -> Iterator[Finding]:
 
 
 def _version(name: str) -> str | None:
+    from importlib import metadata
+
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -133,6 +124,9 @@ def _settings(settings: Settings) -> Iterator[Finding]:
 
 
 def _user_agent(settings: Settings) -> Finding:
+    from curtsy.settings import names_contact
+    from curtsy.settings.model import USER_AGENT
+
     agent = settings.user_agent
     if not names_contact(agent):
         advice = 'Add a page or a mail address: user_agent: "MyBot/1.0 (+https://example.org/bot)"'
@@ -148,6 +142,9 @@ def _store(given: CommandContext, is_verbose: bool) -> Iterator[Finding]:
 
     A missing SQLite file is not created here.
     """
+    from curtsy.core.host import fresh
+    from curtsy.stores import for_threads
+
     key = f"doctor:{os.getpid()}"
     try:
         with closing(given.open_store()) as store:
@@ -177,15 +174,19 @@ def _store(given: CommandContext, is_verbose: bool) -> Iterator[Finding]:
 
 def _to_be_made(name: str, path: Path, advice: str) -> Finding:
     """Check whether a missing file or folder could be created."""
+    from tempfile import TemporaryFile
+
     above = next(each for each in path.absolute().parents if os.path.exists(each))
     try:
-        with tempfile.TemporaryFile(dir=above):
+        with TemporaryFile(dir=above):
             return Finding(name, "yes", f"{path}, does not exist yet; it is created on first use")
     except OSError as error:
         return Finding(name, "no", f"{path} does not exist, and cannot be created in {above}: {error.strerror}", advice)
 
 
 def _clock(settings: Settings) -> Finding:
+    from curtsy.settings.problems import shown
+
     zone = settings.policies.default.timezone
     day = f"{time.strftime('%Z')} (local)" if zone is None else shown(zone, bare=True)
     words = f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}; days end at midnight {day}"
@@ -195,6 +196,10 @@ def _clock(settings: Settings) -> Finding:
 
 
 def _cache(settings: Settings) -> Finding:
+    from tempfile import TemporaryFile
+
+    from curtsy.cache.opening import cache_path, is_packed
+
     if settings.cache_mode == "off":
         return Finding("cache", "off", "pages are not cached")
     path = cache_path(settings.cache_dir)
@@ -203,7 +208,7 @@ def _cache(settings: Settings) -> Finding:
     if not os.path.exists(folder):
         return _to_be_made("cache", folder, advice)
     try:
-        with tempfile.TemporaryFile(dir=folder) as file:
+        with TemporaryFile(dir=folder) as file:
             file.write(b"x")
         free = shutil.disk_usage(folder).free
     except OSError as error:
@@ -215,6 +220,9 @@ def _cache(settings: Settings) -> Finding:
 
 
 def _context() -> Iterator[Finding]:
+    from curtsy.core.url import Url
+    from curtsy.http.proxy import environment_proxies
+
     for scheme, proxy in environment_proxies().items():
         if isinstance(proxy, Url):
             login = "" if proxy.credentials is None else "***@"
@@ -231,11 +239,11 @@ def _show(findings: list[Finding], is_verbose: bool) -> None:
     visible = [each for each in findings if is_verbose or each.state in ("no", "wait")]
     table = console.table("", "", "", folded=(2,))
     for each in visible:
-        words = Text(console.plain(each.says), style="dim" if each.state == "off" else "")
+        words = console.text(console.plain(each.says), style="dim" if each.state == "off" else "")
         if each.advice:
-            words = Text.assemble(words, "\n", (console.plain(each.advice), "italic" if each.state != "off" else "dim"))
-        mark = Text("!", style="yellow") if each.state == "wait" else console.mark(each.state)
-        table.add_row(mark, Text(each.name, style="bold"), words)
+            words = console.text(words, "\n", (console.plain(each.advice), "italic" if each.state != "off" else "dim"))
+        mark = console.text("!", style="yellow") if each.state == "wait" else console.mark(each.state)
+        table.add_row(mark, console.text(each.name, style="bold"), words)
     if visible:
         console.show(console.out(), table)
     bad = sum(each.state == "no" for each in findings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import sys
@@ -23,6 +22,8 @@ from curtsy.core.escape import visible
 from curtsy.system.own_file import create_own
 
 if TYPE_CHECKING:
+    import asyncio
+
     from curtsy.client import AsyncClient
     from curtsy.core.result import FetchResult
     from curtsy.engine.download import DownloadResult
@@ -160,6 +161,8 @@ async def _get(
 
 async def _in_order(client: AsyncClient, urls: list[str], request: dict[str, Any]) -> AsyncGenerator[FetchResult, None]:
     """Fetch the URLs concurrently; yield the results in their order."""
+    import asyncio
+
     running: deque[asyncio.Task[FetchResult]] = deque()
     waiting = iter(urls)
     try:
@@ -206,7 +209,7 @@ def _summary(result: FetchResult) -> str:
 
 def _when(result: FetchResult) -> str:
     """Return a sentence on when to retry; empty if unknown or already in the message."""
-    from curtsy.core.messages import span
+    from curtsy.core.time import span
 
     if result.retry_after is None or span(result.retry_after) in result.message:
         return ""

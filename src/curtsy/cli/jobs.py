@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shlex
 import time
@@ -11,25 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-from rich.text import Text
 
 from curtsy.cli import console
 from curtsy.cli.command import JSON, command, group, job_name, known_jobs
 from curtsy.cli.context import CommandContext, Exit
-from curtsy.cli.report import headline, resuming, show_reasons
-from curtsy.core.crawl_record import CrawlRecord, crawl_key
 from curtsy.core.errors import CurtsyError, StoreError
-from curtsy.core.messages import LIMITS, span
+from curtsy.core.messages import LIMITS
 from curtsy.core.secrets import mask_url
-from curtsy.crawling.extract.scope import Scope
-from curtsy.crawling.jobs import ENDED, TOTALS, Job, folder_of, look, remove, shared, totals_of
-from curtsy.crawling.jobs import jobs as local_jobs
-from curtsy.crawling.outputs.skipped import read_examples
-from curtsy.crawling.progress import CrawlSummary, CrawlTotals, Ended
-from curtsy.stores import read_all
+from curtsy.core.time import span
 
 if TYPE_CHECKING:
+    from curtsy.core.crawl_record import CrawlRecord
     from curtsy.crawling.frontier.redis_jobs import JobSummary
+    from curtsy.crawling.jobs import Job
 
 NARROW = 70
 """Width in columns below which the failures are omitted."""
@@ -63,6 +56,9 @@ def _running(given: CommandContext) -> dict[str, CrawlRecord]:
 
     Returns an empty dict if the store cannot be read.
     """
+    from curtsy.core.crawl_record import CrawlRecord, crawl_key
+    from curtsy.stores import read_all
+
     prefix = crawl_key("")
     try:
         with closing(given.open_store()) as store:
@@ -74,7 +70,7 @@ def _running(given: CommandContext) -> dict[str, CrawlRecord]:
 
 def _server(given: CommandContext) -> str:
     """Return the URL of a store that machines can share; empty for any other store."""
-    from curtsy.crawling.start import SHARED  # imports the whole crawler, which the help does not need
+    from curtsy.crawling.start import SHARED
 
     store = given.settings().store or ""
     return store if store.startswith(SHARED) else ""
@@ -84,6 +80,8 @@ def _shared(given: CommandContext) -> dict[str, JobSummary]:
     """Return the jobs of a shared store by name; none for any other store."""
     if not (server := _server(given)):
         return {}
+    import asyncio
+
     from curtsy.crawling.frontier.redis_jobs import jobs as shared_jobs
 
     return {each.name: each for each in asyncio.run(shared_jobs(server))}
@@ -91,6 +89,8 @@ def _shared(given: CommandContext) -> dict[str, JobSummary]:
 
 def _readable(found: JobSummary) -> Job:
     """Return the state of a shared job; a damaged one must not hide the others."""
+    from curtsy.crawling.jobs import Job, shared
+
     try:
         return shared(found)
     except StoreError as error:
@@ -99,6 +99,8 @@ def _readable(found: JobSummary) -> Job:
 
 def _fields(job: Job, running: dict[str, CrawlRecord], found: JobSummary | None = None) -> dict[str, Any]:
     """Return the JSON fields of a job; `found` is its entry in a shared store."""
+    from curtsy.crawling.jobs import ENDED
+
     counts: dict[str, Any] = dict.fromkeys(("pages", "queued", "failed", "skipped", "hosts"))
     changed_at, totals, record = job.changed_at, job.totals, running.get(job.name)
     if job.counts is not None:
@@ -127,6 +129,8 @@ def _fields(job: Job, running: dict[str, CrawlRecord], found: JobSummary | None 
 @click.pass_obj
 def ls(given: CommandContext, is_json: bool) -> None:
     """List the jobs with their progress and the time of the last change."""
+    from curtsy.crawling.jobs import jobs as local_jobs
+
     running = _running(given)
     found = [_fields(each, running) for each in local_jobs()]
     found += [_fields(_readable(each), {}, each) for each in _shared(given).values()]
@@ -141,7 +145,7 @@ def ls(given: CommandContext, is_json: bool) -> None:
     titles = ["left" if name == "queued" else name for name in figures]
     table = console.table("job", "state", *titles, "changed", right=titles)
     for each in found:
-        state = Text(_state(each, " ({})"), style=STYLES[each["state"]])
+        state = console.text((_state(each, " ({})"), STYLES[each["state"]]))
         numbers = ["–" if each[name] is None else f"{each[name]:,}" for name in figures]
         table.add_row(console.plain(each["name"]), state, *numbers, _ago(each["changed_at"]) or "–")
     console.show(terminal, table)
@@ -174,6 +178,8 @@ def show(given: CommandContext, name: str, is_json: bool) -> None:
     While it runs, also its workers with their last heartbeat, and the hosts with the most pages. The counts of a shared
     job are those of all its workers.
     """
+    from curtsy.crawling.jobs import folder_of, look, shared
+
     running, server = _running(given), _server(given)
     found = _shared_one(server, name) if server else None
     job = look(folder_of(name)) if found is None else shared(found)
@@ -191,12 +197,16 @@ def show(given: CommandContext, name: str, is_json: bool) -> None:
 
 def _running_job(job: Job, record: CrawlRecord) -> Job:
     """Return a running job of this machine with the figures that its process publishes."""
+    from curtsy.crawling.progress import CrawlTotals
+
     totals = CrawlTotals(fetched=record.pages, cached=record.cached, bytes=record.bytes)
     totals.seconds = max(0.0, record.updated_at - record.started_at)
     return msgspec.structs.replace(job, totals=totals, seeds=record.seeds)
 
 
 def _shared_one(server: str, name: str) -> JobSummary | None:
+    import asyncio
+
     from curtsy.crawling.frontier.redis_jobs import find
 
     return asyncio.run(find(server, name))
@@ -204,6 +214,8 @@ def _shared_one(server: str, name: str) -> JobSummary | None:
 
 def _crew(job: Job, records: dict[str, CrawlRecord], found: JobSummary | None) -> list[dict[str, Any]]:
     """Return the workers of a job, the latest heartbeat first; of a shared one also those that did not sign off."""
+    from curtsy.crawling.jobs import TOTALS, totals_of
+
     if found is None:
         alone = [records[job.name]] if job.is_running and job.name in records else []
         return [
@@ -233,6 +245,10 @@ def _busiest(records: dict[str, CrawlRecord]) -> list[dict[str, Any]]:
 
 
 def _in_full(job: Job, fields: dict[str, Any]) -> dict[str, Any]:
+    from curtsy.crawling.extract.scope import Scope
+    from curtsy.crawling.outputs.skipped import read_examples
+    from curtsy.crawling.progress import CrawlSummary, Ended
+
     try:
         scope = Scope.from_plain(job.notes["scope"]).describe()
     except (KeyError, CurtsyError):
@@ -249,6 +265,8 @@ def _in_full(job: Job, fields: dict[str, Any]) -> dict[str, Any]:
 
 def _resume(job: Job) -> str | None:
     """Return the command line that resumes a job, with a higher limit if the limit was reached."""
+    from curtsy.cli.report import resuming
+
     line = job.notes.get("command")
     if not isinstance(line, str):
         return None
@@ -258,8 +276,12 @@ def _resume(job: Job) -> str | None:
 
 def _show(job: Job, whole: dict[str, Any], server: str) -> None:
     """Print a job; `server` is the URL of its store if it is shared, else empty."""
+    from curtsy.cli.report import headline, show_reasons
+    from curtsy.crawling.jobs import TOTALS
+    from curtsy.crawling.outputs.skipped import read_examples
+
     terminal = console.out()
-    terminal.print(Text(console.plain(job.name), style="bold"))
+    terminal.print(console.text((console.plain(job.name), "bold")))
     workers = sum(name.startswith(TOTALS) for name in job.notes)
     fetched = headline(job.totals) + (f" by {workers:,} workers" if workers > 1 else "")
     outputs = [name for name in job.notes if name.startswith("output:") and name.count(":") > 1]
@@ -280,14 +302,14 @@ def _show(job: Job, whole: dict[str, Any], server: str) -> None:
     ]
     console.show_rows(terminal, [(name, value) for name, value in rows if value is not None])
     if whole["busiest"]:
-        terminal.print(Text("\nHosts of this run", style="bold"))
+        terminal.print(console.text(("\nHosts of this run", "bold")))
         table = console.table("host", "pages", "errors", right=("pages", "errors"))
         for each in whole["busiest"]:
             table.add_row(console.plain(each["host"]), f"{each['pages']:,}", f"{each['errors']:,}")
         console.show(terminal, table)
     show_reasons(terminal, job.totals, read_examples(job.notes.get("output:examples")))
     if whole["resume"] is not None and whole["state"] == "unfinished":
-        terminal.print(Text("\nResume", style="bold"))
+        terminal.print(console.text(("\nResume", "bold")))
         terminal.print(f"  {console.plain(whole['resume'])}", soft_wrap=True)
 
 
@@ -307,6 +329,10 @@ def _worker(each: dict[str, Any]) -> str:
 @click.pass_obj
 def rm(given: CommandContext, names: tuple[str, ...], is_sure: bool, is_json: bool) -> Exit:
     """Delete jobs. Their outputs remain; their queues are lost."""
+    import asyncio
+
+    from curtsy.crawling.jobs import folder_of, remove
+
     shared_names = _shared(given).keys()
     if not is_sure:
         what = f"Delete {', '.join(map(console.plain, names))}, with all queued URLs?"

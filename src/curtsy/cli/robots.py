@@ -8,22 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.text import Text
 
 from curtsy.cli import console
 from curtsy.cli.command import command
 from curtsy.cli.context import CommandContext, Exit, exit_for, parsed_url, run
-from curtsy.cli.trace import Progress
-from curtsy.client import session_of
 from curtsy.core import messages
-from curtsy.core.messages import span
-from curtsy.core.request import Failure
-from curtsy.core.robots import Robots, RuleGroup, Verdict, parse, product_token
-from curtsy.core.rules import Rules, filters
-from curtsy.core.url import Url
+from curtsy.core.time import span
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from curtsy.core.fetch_state import Refusal
+    from curtsy.core.request import Failure
+    from curtsy.core.robots import Robots, RuleGroup, Verdict
+    from curtsy.core.rules import Rules
+    from curtsy.core.url import Url
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +91,8 @@ def robots(
 
     The exit code is 3 if a tested path is not allowed, else 1 if the file cannot be fetched.
     """
+    from curtsy.core.robots import parse, product_token
+
     for path in tests:
         if not path.startswith("/") and "://" not in path:
             raise click.UsageError(f"--test {path!r} must begin with a slash, as every path does. Write /{path}.")
@@ -128,6 +129,8 @@ def _file(source: str) -> Source:
 
 def _fetched(given: CommandContext, text: str, refresh: bool) -> Source | Exit:
     """Return the robots.txt of a site, stored or fetched."""
+    from curtsy.core.rules import Rules, filters
+
     url = parsed_url(text)
     rules = run(lambda: _request(given, url, refresh))
     if not isinstance(rules, Rules):
@@ -148,6 +151,9 @@ def _fetched(given: CommandContext, text: str, refresh: bool) -> Source | Exit:
 
 
 async def _request(given: CommandContext, url: Url, refresh: bool) -> Rules | Refusal | Failure | None:
+    from curtsy.cli.trace import Progress
+    from curtsy.client import session_of
+
     settings = given.settings()
     with Progress(settings.policies) as trace:
         async with given.open_client(trace, cache=False) as client:
@@ -158,6 +164,8 @@ async def _request(given: CommandContext, url: Url, refresh: bool) -> Rules | Re
 
 def _refused(url: Url, answer: Refusal | Failure | None) -> Exit:
     """Report why robots.txt must not be requested; return the exit code."""
+    from curtsy.core.request import Failure
+
     if answer is None:
         return Exit.INTERRUPTED
     if not isinstance(answer, Failure):
@@ -201,32 +209,33 @@ def _show(view: View, is_all: bool) -> None:
     source, parsed = view.source, view.parsed
     agent, plain = console.plain(view.token or view.agent), console.plain
     terminal = console.out()
-    terminal.print(Text(plain(source.name), style="bold"), soft_wrap=True)
+    terminal.print(console.text(plain(source.name), style="bold"), soft_wrap=True)
     if source.note:
-        terminal.print(Text(plain(source.note), style="dim"))
+        terminal.print(console.text(plain(source.note), style="dim"))
     if not view.groups:
-        terminal.print(Text(f"\n{_nothing(source)}"))
+        terminal.print(console.text(f"\n{_nothing(source)}"))
     for group in view.groups:
         rules = [(line, _rule(text)) for line, text in group.rules] if group.applies or is_all else []
         _section(_title(group, agent), rules)
     sections: dict[str, list[tuple[int | None, Text]]] = {
-        f"Pace for {agent}": [(None, Text(each)) for each in _pace(view)],
-        "Sitemaps": [(None, Text(plain(each))) for each in parsed.sitemaps],
+        f"Pace for {agent}": [(None, console.text(each)) for each in _pace(view)],
+        "Sitemaps": [(None, console.text(plain(each))) for each in parsed.sitemaps],
         "Signals": [
-            (each.line, Text(plain(f"{each.field}: {each.value}"))) for each in parsed.content_signals(view.agent)
+            (each.line, console.text(plain(f"{each.field}: {each.value}")))
+            for each in parsed.content_signals(view.agent)
         ],
-        "Oddities": [(each.line, Text(plain(each.message), "yellow")) for each in parsed.warnings],
+        "Oddities": [(each.line, console.text((plain(each.message), "yellow"))) for each in parsed.warnings],
     }
     for name, rows in sections.items():
         if rows:
-            _section(Text(name, "bold"), rows)
+            _section(console.text((name, "bold")), rows)
     if view.verdicts:
-        terminal.print(Text(f"\nTested for {agent}", style="bold"))
+        terminal.print(console.text(f"\nTested for {agent}", style="bold"))
         table = console.table("", "", "", folded=(1, 2))
         for path, verdict in view.verdicts.items():
             words = verdict.reason if verdict.line is None else f'line {verdict.line}, "{verdict.rule}"'
             table.add_row(
-                console.mark("yes" if verdict.allowed else "no"), plain(path), Text(plain(words), style="dim")
+                console.mark("yes" if verdict.allowed else "no"), plain(path), console.text(plain(words), style="dim")
             )
         console.show(terminal, table)
 
@@ -238,7 +247,7 @@ def _nothing(source: Source) -> str:
 
 
 def _title(group: RuleGroup, agent: str) -> Text:
-    return Text.assemble(
+    return console.text(
         ("▸ " if group.applies else "  ", "green"),
         (f"User-agent: {console.plain(', '.join(group.agents))}", "bold" if group.applies else ""),
         (f"  line {group.line}, {console.counted(len(group.rules), 'rule')}", "dim"),
@@ -249,7 +258,7 @@ def _title(group: RuleGroup, agent: str) -> Text:
 def _rule(text: str) -> Text:
     field, colon, value = console.plain(text).partition(":")
     style = "green" if field.strip().lower() == "allow" else "red"
-    return Text.assemble((field + colon, style), value)
+    return console.text((field + colon, style), value)
 
 
 def _pace(view: View) -> list[str]:

@@ -9,22 +9,19 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.text import Text
 
 from curtsy.cli import console
 from curtsy.cli.command import DOMAIN, JSON, command
 from curtsy.cli.context import CommandContext, Exit
-from curtsy.core.messages import span
-from curtsy.core.statistics import StatisticsSnapshot, summed
-from curtsy.core.time import SECOND
-from curtsy.engine.alerts import Alert, alerts_of, suspects
-from curtsy.engine.counters import read_statistics
-from curtsy.engine.host_view import RECENT, HostList, HostView, every_view, list_hosts, view_of
-from curtsy.observe.policy_view import as_one, budget_origins
+from curtsy.core.time import SECOND, span
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
+    from curtsy.core.statistics import StatisticsSnapshot
+    from curtsy.engine.alerts import Alert
+    from curtsy.engine.host_view import HostList, HostView
     from curtsy.settings import Settings
 
 MOST = 40
@@ -70,6 +67,11 @@ def status(
     budget nearly used. With more than 1,000 hosts, JSON has the 1,000 used last and those in trouble; --all adds the
     others.
     """
+    from curtsy.core.statistics import StatisticsSnapshot, summed
+    from curtsy.engine.alerts import alerts_of, suspects
+    from curtsy.engine.counters import read_statistics
+    from curtsy.engine.host_view import every_view, list_hosts
+
     policies = given.settings().policies
     with closing(given.open_store()) as store:
         processes = read_statistics(store)
@@ -104,6 +106,9 @@ def status(
 
 
 def _with_alerts(view: HostView) -> dict[str, Any]:
+    from curtsy.core.statistics import StatisticsSnapshot
+    from curtsy.engine.alerts import alerts_of
+
     return {**asdict(view), "alerts": [alert.name for alert in alerts_of(StatisticsSnapshot(), [view])]}
 
 
@@ -156,6 +161,8 @@ def _show_trouble(hosts: list[HostView], is_all: bool) -> None:
 
 def batched(hosts: Iterable[HostView], is_all: bool) -> Iterator[list[HostView]]:
     """Yield the hosts in tables of a bounded size; only the first `MOST` unless `is_all`."""
+    from curtsy.engine.host_view import RECENT
+
     left = iter(hosts)
     while views := list(islice(left, RECENT if is_all else MOST)):
         yield views
@@ -187,10 +194,10 @@ def hosts_table(views: list[HostView], more: dict[str, Callable[[HostView], str]
 def _next(view: HostView) -> Text:
     """Return the time until the host may be requested next."""
     if view.paused:
-        return Text("paused" if view.paused_left is None else f"paused {span(view.paused_left)}", style="magenta")
+        return console.text(("paused" if view.paused_left is None else f"paused {span(view.paused_left)}", "magenta"))
     if view.next_in is None:
-        return Text("never", style="red")
-    return Text(f"in {span(view.next_in)}", style="yellow") if view.next_in >= 0.05 else Text("now", style="green")
+        return console.text(("never", "red"))
+    return console.text((f"in {span(view.next_in)}", "yellow") if view.next_in >= 0.05 else ("now", "green"))
 
 
 def _spent(view: HostView) -> tuple[Text, Text]:
@@ -200,22 +207,22 @@ def _spent(view: HostView) -> tuple[Text, Text]:
 
 def _used(count: int, limit: int) -> Text:
     if not limit:
-        return Text(f"{count:,}")
+        return console.text(f"{count:,}")
     style = "red" if count >= limit else "yellow" if count >= 0.8 * limit else ""
-    return Text(f"{count:,}/{limit:,}", style=style)
+    return console.text(f"{count:,}/{limit:,}", style=style)
 
 
 def breaker_words(view: HostView) -> Text:
     """Return the state of the breaker."""
     if view.breaker_left is not None:
-        return Text(f"open {span(view.breaker_left)}", style="red")
-    return Text("half open", style="yellow") if view.breaker == "half_open" else Text("closed", style="dim")
+        return console.text((f"open {span(view.breaker_left)}", "red"))
+    return console.text(("half open", "yellow") if view.breaker == "half_open" else ("closed", "dim"))
 
 
 def _show_one(view: HostView) -> None:
     """Print one host, one figure per row."""
     terminal = console.out()
-    terminal.print(Text(console.plain(view.domain), style="bold"))
+    terminal.print(console.text(console.plain(view.domain), style="bold"))
     ago = "never" if view.last_asked_ago is None else f"{span(view.last_asked_ago)} ago"
     status = "" if view.last_status is None else f", status {view.last_status}"
     rows: list[tuple[str, Text | str]] = [
@@ -252,6 +259,8 @@ def budget(given: CommandContext, domain: str | None, is_all: bool, is_json: boo
     limit are not counted. The day ends at midnight in the policy's time zone. With more than 1,000 hosts, JSON has the
     1,000 used last and those in trouble; --all adds the others.
     """
+    from curtsy.engine.host_view import every_view, list_hosts, view_of
+
     settings = given.settings()
     with closing(given.open_store()) as store:
         found = list_hosts(store, settings.policies, domain)
@@ -274,6 +283,8 @@ def budget(given: CommandContext, domain: str | None, is_all: bool, is_json: boo
 
 
 def _budget_fields(settings: Settings, view: HostView) -> dict[str, Any]:
+    from curtsy.observe.policy_view import budget_origins
+
     origin = budget_origins(settings, view.domain, view.changed_limits)
     names = ("domain", "requests_today", "max_requests_per_day", "pages_today", "max_pages_per_day", "budget_resets_in")
     return {name: getattr(view, name) for name in names} | {
@@ -282,10 +293,12 @@ def _budget_fields(settings: Settings, view: HostView) -> dict[str, Any]:
 
 
 def _budget_table(settings: Settings, views: list[HostView]) -> Table:
+    from curtsy.observe.policy_view import as_one, budget_origins
+
     table = console.table("host", "requests", "pages", "resets in", "limits from", right=("requests", "pages"))
     for view in views:
         requests, pages = _spent(view)
         origin = as_one(budget_origins(settings, view.domain, view.changed_limits))
-        limits = Text(console.plain(origin), style="dim")
+        limits = console.text(console.plain(origin), style="dim")
         table.add_row(console.plain(view.domain), requests, pages, span(view.budget_resets_in), limits)
     return table

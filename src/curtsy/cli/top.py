@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,21 +10,20 @@ from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import asdict
-from rich.console import Group
-from rich.live import Live
-from rich.text import Text
 
 from curtsy.cli import console
 from curtsy.cli.command import DOMAIN, command, duration
 from curtsy.cli.context import CommandContext
 from curtsy.cli.status import hosts_table
-from curtsy.core.crawl_record import CrawlRecord
-from curtsy.core.messages import LIMITS, span
-from curtsy.engine.host_view import HostList, HostView, list_hosts, read_crawls
+from curtsy.core.messages import LIMITS
+from curtsy.core.time import span
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.text import Text
 
+    from curtsy.core.crawl_record import CrawlRecord
+    from curtsy.engine.host_view import HostList, HostView
     from curtsy.stores import Store
 
 NARROW = 70
@@ -66,11 +64,15 @@ def top(given: CommandContext, domain: str | None, every: float, is_json: bool) 
 
 
 def _look(given: CommandContext, store: Store, domain: str | None) -> tuple[HostList, list[CrawlRecord]]:
+    from curtsy.engine.host_view import list_hosts, read_crawls
+
     return list_hosts(store, given.settings().policies, domain), read_crawls(store)
 
 
 def _watch(given: CommandContext, store: Store, domain: str | None, every: float) -> None:
     """Redraw the view until q is pressed."""
+    from rich.live import Live
+
     terminal = console.out()
     screen = Live(console=terminal, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
     with console.holding_back() as held, _keys(), screen as live:
@@ -103,6 +105,8 @@ def _keys() -> Iterator[None]:
 
 def _is_over(seconds: float) -> bool:
     """Wait for a key for some seconds; return whether it ends the view."""
+    import select
+
     if not sys.stdin.isatty():
         time.sleep(seconds)
         return False
@@ -118,6 +122,8 @@ def _view(
     found: HostList, crawls: list[CrawlRecord], width: int, height: int, told: str = ""
 ) -> RenderableType:  # fmt: skip
     """Create the whole view; `told` is the last warning, shown below the title."""
+    from rich.console import Group
+
     hosts = found.views
     words = [
         console.counted(sum(_is_running(each) for each in crawls), "crawl") + " running",
@@ -126,8 +132,9 @@ def _view(
     ]
     if found.is_complete:  # the sum of a part would mislead
         words.insert(2, f"{sum(view.requests_today for view in hosts):,} charged today")
-    title = Text.assemble(("curtsy top", "bold"), f"  {' · '.join(words)}")
-    parts: list[RenderableType] = [_line(title), _line(Text(console.plain(" ".join(told.split())), style="yellow"))]
+    title = console.text(("curtsy top", "bold"), f"  {' · '.join(words)}")
+    warning = console.text((console.plain(" ".join(told.split())), "yellow"))
+    parts: list[RenderableType] = [_line(title), _line(warning)]
     room = height - 4
     if crawls:
         first = crawls[: max(1, room // 3)]
@@ -135,17 +142,17 @@ def _view(
         room -= len(first) + 2
         if kept := [each.job for each in first if each.state == "stopped" and each.is_job and each.queued]:
             hint = f"Can be resumed (curtsy jobs show NAME shows how): {', '.join(map(console.plain, kept))}"
-            parts.append(_line(Text(hint, style="dim")))
+            parts.append(_line(console.text(hint, style="dim")))
             room -= 1
-        parts.append(Text())
+        parts.append(console.text())
     if hosts:
         shown = hosts[: max(1, room)]
         parts.append(_hosts(shown, width))
         if found.total > len(shown):
             hint = f"and {found.total - len(shown):,} more: curtsy status --all, or curtsy top NAME for one"
-            parts.append(_line(Text(hint, style="dim")))
+            parts.append(_line(console.text(hint, style="dim")))
     elif not crawls:
-        parts.append(Text("No request was sent, or the last one is long ago.", style="dim"))
+        parts.append(console.text("No request was sent, or the last one is long ago.", style="dim"))
     return Group(*parts)
 
 
@@ -186,9 +193,9 @@ def _crawls(crawls: list[CrawlRecord], width: int) -> RenderableType:
 def _state(crawl: CrawlRecord) -> Text:
     if not _is_running(crawl):
         is_limited = crawl.state == "stopped" and crawl.ended in LIMITS
-        return Text(f"stopped at {LIMITS[crawl.ended]}" if is_limited else crawl.state, style="dim")
+        return console.text(f"stopped at {LIMITS[crawl.ended]}" if is_limited else crawl.state, style="dim")
     silent = time.time() - crawl.updated_at
-    return Text(f"silent for {span(silent)}", style="red") if silent > SILENT else Text(crawl.state, style="green")
+    return console.text((f"silent for {span(silent)}", "red") if silent > SILENT else (crawl.state, "green"))
 
 
 def _hosts(hosts: list[HostView], width: int) -> RenderableType:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from curtsy.cli import console
 from curtsy.core.decision import Wait
-from curtsy.core.messages import because, span
+from curtsy.core.messages import because
 from curtsy.core.policy import Policies
 from curtsy.core.request import Failure, Headers, Reply, Request, whole_number
 from curtsy.core.rules import Busy, Claimed, Known
+from curtsy.core.time import span
 from curtsy.http.sender import HttpSender, Limits, Sink
 from curtsy.stores import Answer, AsyncStore, Shared, Step, WrappedStore
 from curtsy.system.log import library_logger

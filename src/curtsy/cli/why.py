@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -11,22 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-from rich.padding import Padding
-from rich.panel import Panel
-from rich.text import Text
 
 from curtsy.cli import console
 from curtsy.cli.command import command
 from curtsy.cli.context import CommandContext, Exit, exit_for, parsed_url, run
-from curtsy.cli.trace import Progress
-from curtsy.client import session_of
-from curtsy.core.messages import span
-from curtsy.core.url import Url, parse_url
-from curtsy.observe.why import explain
-from curtsy.stores import open_async_store
+from curtsy.core.time import span
 
 if TYPE_CHECKING:
     from curtsy.client import AsyncClient
+    from curtsy.core.url import Url
     from curtsy.crawling.extract.scope import Scope
     from curtsy.crawling.jobs import Job
     from curtsy.crawling.progress import CrawlPlan
@@ -87,6 +79,10 @@ def _exit_of(found: Explanation) -> Exit:
 
 
 async def _explain(given: CommandContext, url: Url, ask: bool) -> Explanation:
+    from curtsy.cli.trace import Progress
+    from curtsy.client import session_of
+    from curtsy.stores import open_async_store
+
     settings = given.settings()
     if ask:
         with Progress(settings.policies) as trace:
@@ -101,6 +97,8 @@ async def _explain(given: CommandContext, url: Url, ask: bool) -> Explanation:
 
 async def _explained(given: CommandContext, url: Url, store: AsyncStore) -> Explanation:
     """Explain a URL by the records of a store and the page cache."""
+    from curtsy.observe.why import explain
+
     settings = given.settings()
     if settings.cache_mode == "off":
         return await explain(url, settings, store, None)
@@ -109,24 +107,27 @@ async def _explained(given: CommandContext, url: Url, store: AsyncStore) -> Expl
 
 
 def _show(found: Explanation) -> None:
+    from rich.panel import Panel
+
     terminal = console.out()
     is_narrow = terminal.width < NARROW
-    terminal.print(Text.assemble((console.plain(found.url), "bold")), soft_wrap=True)
-    terminal.print(Text(f"as {console.plain(found.user_agent)}", style="dim"), overflow="fold")
+    terminal.print(console.text((console.plain(found.url), "bold")), soft_wrap=True)
+    terminal.print(console.text(f"as {console.plain(found.user_agent)}", style="dim"), overflow="fold")
     terminal.print()
     rows = console.table(*([""] * (3 if is_narrow else 4)), folded=(2,))
     for check in found.checks:
         is_asked = check.facts.get("known") is False and check.state == "unknown" and found.verdict == "unknown"
         hint = " (--ask fetches it)" if is_asked else ""
-        says = Text(console.plain(check.says) + hint, style="" if check.state != "off" else "dim")
-        origin = Text(console.plain(check.origin), style="dim")
+        says = console.text(console.plain(check.says) + hint, style="" if check.state != "off" else "dim")
+        origin = console.text(console.plain(check.origin), style="dim")
         if is_narrow and check.origin not in ("", "built-in"):
-            says = Text.assemble(says, "\n", origin)
-        rows.add_row(console.mark(check.state), Text(check.name, style="bold"), says, *([] if is_narrow else [origin]))
+            says = console.text(says, "\n", origin)
+        more = [] if is_narrow else [origin]
+        rows.add_row(console.mark(check.state), console.text((check.name, "bold")), says, *more)
     console.show(terminal, rows)
     style = "yellow" if found.verdict == "allowed" and found.allowed_in else _VERDICTS[found.verdict][1]
     message = console.plain(found.message)
-    words = Text(message if message.startswith("http") else message[:1].upper() + message[1:], style="bold")
+    words = console.text(message if message.startswith("http") else message[:1].upper() + message[1:], style="bold")
     terminal.print()
     is_framed = terminal.is_terminal and terminal.width >= 30
     terminal.print(Panel.fit(words, border_style=style, padding=(0, 1)) if is_framed else words)
@@ -190,6 +191,11 @@ def report_dry_run(
 
 
 async def _dry_run(given: CommandContext, seeds: Sequence[str], options: dict[str, Any]) -> _DryRun:
+    import asyncio
+
+    from curtsy.cli.trace import Progress
+    from curtsy.client import session_of
+    from curtsy.core.url import Url, parse_url
     from curtsy.crawling.start import acrawl
 
     settings = given.settings()
@@ -210,6 +216,9 @@ async def _dry_run(given: CommandContext, seeds: Sequence[str], options: dict[st
 
 async def _sitemaps(client: AsyncClient, origins: list[Url], scope: Scope) -> list[Listed]:
     """Read the sitemaps of some origins, and those that they link to."""
+    import asyncio
+
+    from curtsy.client import session_of
     from curtsy.crawling.extract.sitemap import parse_sitemap
     from curtsy.crawling.reader import SiteInfo
 
@@ -232,16 +241,18 @@ async def _sitemaps(client: AsyncClient, origins: list[Url], scope: Scope) -> li
 
 
 def _show_seeds(seeds: list[Explanation]) -> None:
+    from rich.padding import Padding
+
     terminal = console.out()
     for each in seeds:
         is_later = each.reason is not None and each.allowed_in is not None
         mark = console.mark("wait" if is_later else _VERDICTS[each.verdict][0])
-        terminal.print(Text.assemble(mark, " ", (console.plain(each.url), "bold")), soft_wrap=True)
-        terminal.print(Padding.indent(Text(console.plain(each.message)), 2))
+        terminal.print(console.text(mark, " ", (console.plain(each.url), "bold")), soft_wrap=True)
+        terminal.print(Padding.indent(console.text(console.plain(each.message)), 2))
         table = console.table("", "", "", folded=(2,))
         for check in (check for check in each.checks if check.name in _SHOWN):
             sign = "  " + console.MARKS[check.state][0]
-            table.add_row(sign, Text(check.name, style="dim"), console.plain(check.says))
+            table.add_row(sign, console.text(check.name, style="dim"), console.plain(check.says))
         console.show(terminal, table)
         terminal.print()
 

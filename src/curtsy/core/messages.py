@@ -4,35 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from curtsy.core.decision import No
 from curtsy.core.errors import Reason
-from curtsy.core.host import Host
-from curtsy.core.policy import Policy
-from curtsy.core.request import Failure
-from curtsy.core.robots import Verdict, product_token
 from curtsy.core.secrets import mask_url
-from curtsy.core.time import SECOND
-from curtsy.core.url import InvalidUrl, Url
+from curtsy.core.time import SECOND, span
 
-
-def span(seconds: float) -> str:
-    """Format a duration for people: `12 s`, `4 min 30 s`, `3 h 12 min`, `2 days 3 h`."""
-    if seconds < 10:
-        return f"{seconds:.1f} s".replace(".0 s", " s")
-    total = round(seconds)
-    if total < 60:
-        return f"{total} s"
-    minutes, rest = divmod(total, 60)
-    if minutes < 60:
-        return f"{minutes} min" + (f" {rest} s" if rest else "")
-    hours, minutes = divmod(round(total / 60), 60)
-    if hours < 24:
-        return f"{hours} h" + (f" {minutes} min" if minutes else "")
-    days, hours = divmod(hours, 24)
-    return f"{days} day{'s' if days > 1 else ''}" + (f" {hours} h" if hours else "")
-
+if TYPE_CHECKING:
+    from curtsy.core.decision import No
+    from curtsy.core.host import Host
+    from curtsy.core.policy import Policy
+    from curtsy.core.request import Failure
+    from curtsy.core.robots import Verdict
+    from curtsy.core.url import InvalidUrl, Url
 
 _BEFORE_HOST = re.compile(r"(?<=://)[^/?#]*@")
 _BLANK = frozenset(" \"'<>\t\r\n")
@@ -110,9 +94,8 @@ def closed(url: str) -> str:
     return f"not fetching {url}: the client was closed. Close it later, or use another client."
 
 
-def disallowed(url: Url, verdict: Verdict, user_agent: str) -> str:
-    """Describe a page that robots.txt forbids."""
-    agent = product_token(user_agent) or user_agent
+def disallowed(url: Url, verdict: Verdict, agent: str) -> str:
+    """Describe a page that robots.txt forbids to a product token."""
     if verdict.line is None:
         return f"not fetching {url.text}: {verdict.reason}. Try again later."
     return (

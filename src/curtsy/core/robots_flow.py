@@ -13,6 +13,7 @@ from curtsy.core.fetch_state import Again, FetchState, Refusal, not_admitted, re
 from curtsy.core.outcome import is_sent
 from curtsy.core.policy import Policy
 from curtsy.core.request import Failure, Headers, Reply, Request
+from curtsy.core.robots import product_token
 from curtsy.core.robots_lines import whole_lines
 from curtsy.core.rules import MOST, Busy, Claimed, Known, Rules, crawl_delay, filters
 from curtsy.core.url import InvalidUrl, Url, parse_url
@@ -89,7 +90,7 @@ def judged(rules: Rules, request: Request, policy: Policy, state: FetchState) ->
     state.robots_line = verdict.line
     if verdict.allowed:
         return None
-    message = messages.disallowed(request.url, verdict, agent)
+    message = messages.disallowed(request.url, verdict, product_token(agent) or agent)
     if verdict.line is None:
         return Refusal(Reason.ROBOTS_UNREACHABLE, message, max(0.0, rules.valid_until - state.world.epoch()))
     return Refusal(Reason.ROBOTS_DISALLOWED, message)

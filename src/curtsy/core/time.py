@@ -1,4 +1,4 @@
-"""Time: instants, dates of HTTP (RFC 9110, 5.6.7) and of cookies (RFC 6265, 5.1.1), and the days of a time zone."""
+"""Time: instants, dates of HTTP (RFC 9110, 5.6.7) and of cookies (RFC 6265, 5.1.1), days of a time zone, durations."""
 
 from __future__ import annotations
 
@@ -143,3 +143,20 @@ class Calendar:
 def calendar(zone: tzinfo | None) -> Calendar:
     """Return the shared calendar of a zone."""
     return Calendar(zone)
+
+
+def span(seconds: float) -> str:
+    """Format a duration for people: `12 s`, `4 min 30 s`, `3 h 12 min`, `2 days 3 h`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    minutes, rest = divmod(total, 60)
+    if minutes < 60:
+        return f"{minutes} min" + (f" {rest} s" if rest else "")
+    hours, minutes = divmod(round(total / 60), 60)
+    if hours < 24:
+        return f"{hours} h" + (f" {minutes} min" if minutes else "")
+    days, hours = divmod(hours, 24)
+    return f"{days} day{'s' if days > 1 else ''}" + (f" {hours} h" if hours else "")

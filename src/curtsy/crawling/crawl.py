@@ -15,10 +15,9 @@ from typing import Self
 from curtsy.client import AsyncClient, session_of
 from curtsy.core.crawl_record import MOST_HOSTS, MOST_SEEDS, CrawledHost, CrawlRecord, crawl_key
 from curtsy.core.errors import CurtsyError, PolicyError
-from curtsy.core.messages import span
 from curtsy.core.record import Record
 from curtsy.core.secrets import mask_url
-from curtsy.core.time import SECOND, Now
+from curtsy.core.time import SECOND, Now, span
 from curtsy.crawling.committer import Committer
 from curtsy.crawling.crawler import Crawler
 from curtsy.crawling.extract.scope import Scope

@@ -21,7 +21,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from curtsy.core.errors import CurtsyError, NotWritten, PolicyError, Reason
-from curtsy.core.messages import crawl_end, reached, span
+from curtsy.core.messages import crawl_end, reached
+from curtsy.core.time import span
 from curtsy.core.url import MAX_URL, Url, parse_url
 from curtsy.crawling.committer import Committer
 from curtsy.crawling.filters import Filters

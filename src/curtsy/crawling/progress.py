@@ -13,10 +13,10 @@ import msgspec
 
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.host import Host, fresh, in_time
-from curtsy.core.messages import describe, span
+from curtsy.core.messages import describe
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.result import FetchResult
-from curtsy.core.time import SECOND, Now
+from curtsy.core.time import SECOND, Now, span
 from curtsy.crawling.frontier.protocol import HostQueue
 from curtsy.crawling.outputs.protocol import Written
 from curtsy.engine.session import Session

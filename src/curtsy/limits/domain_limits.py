@@ -21,9 +21,10 @@ from curtsy.core.errors import (
     RefusedByRobots,
     WaitTimeout,
 )
-from curtsy.core.messages import refused, span
+from curtsy.core.messages import refused
 from curtsy.core.policy import MOST_BURST, UNLIMITED, LimitConfig, Policies, Policy, Strategy, entry_name
 from curtsy.core.setting import flag, number, rate, rule
+from curtsy.core.time import span
 from curtsy.core.url import Url, parse_url
 from curtsy.engine.gate_steps import Request
 from curtsy.limits.arguments import named_domain

@@ -10,13 +10,13 @@ from typing import Any, Self
 
 import msgspec
 
-from curtsy.core.messages import because, span
+from curtsy.core.messages import because
 from curtsy.core.policy import OVERRIDABLE
 from curtsy.core.robots import parse, product_token
 from curtsy.core.rules import Rules, filters
 from curtsy.core.secrets import mask_url
 from curtsy.core.statistics import Counts, Distribution
-from curtsy.core.time import SECOND
+from curtsy.core.time import SECOND, span
 from curtsy.core.url import Url, parse_url
 from curtsy.engine.alerts import budget_used
 from curtsy.engine.host_view import changed, view_of
