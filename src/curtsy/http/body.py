@@ -23,27 +23,30 @@ TURN = 0.01
 """Seconds of decoding after which other tasks run and the deadline is checked."""
 
 
+_DEFAULT = Policy()
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one request."""
+    """Limits of one request. The settings among them are declared by `Policy`."""
 
-    timeout: float = 30.0
+    timeout: float = _DEFAULT.timeout
     """Seconds for the whole request, from connect to the last byte; for a stream, to the end of the response's head."""
 
-    connect_timeout: float = 5.0
+    connect_timeout: float = _DEFAULT.connect_timeout
     """Seconds for name lookup, connection and TLS handshake together."""
 
-    max_body: int | None = 10 * 1024 * 1024
+    max_body: int | None = _DEFAULT.max_body
     """Bytes of body, both before and after decompression; None for no limit."""
 
-    max_head: int = 65_536
+    max_head: int = _DEFAULT.max_head
     """Bytes of head, interim responses included."""
 
-    min_speed: float = 100.0
+    min_speed: float = _DEFAULT.min_speed
     """Bytes per second, averaged over each `speed_window`, below which the body is abandoned; 0 for no limit."""
 
     speed_window: float = 10.0
-    allow_private: bool = False
+    allow_private: bool = _DEFAULT.allow_private
     """True if private, loopback, link-local and reserved addresses may be connected to."""
 
     cut: bool = False
