@@ -234,6 +234,26 @@ async def test_it_is_over_only_when_nobody_has_anything_left(make: Make) -> None
     assert await other.due_in() is None
 
 
+async def test_idle_workers_learn_at_their_next_look_that_the_last_page_of_another_has_ended(make: Make) -> None:
+    """Issue 17: though they look at all partitions less often the longer nothing comes"""
+    clock = Time()
+    one, other = make(clock=clock), make(clock=clock)
+    await add(one, *(f"https://{number}.org/" for number in range(50)))
+    claims = await one.claim(50)
+    for _ in range(10):
+        clock.seconds += LOOK
+        assert await other.claim(9) == []
+        assert await other.due_in() is not None
+        assert await one.claim(9) == []
+
+    await done(one, *claims)
+
+    assert await one.due_in() is None
+    clock.seconds += LOOK
+    assert await other.claim(9) == []
+    assert await other.due_in() is None
+
+
 class Way(ABC):
     """A way to a server, on which things happen."""
 

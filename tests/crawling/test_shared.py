@@ -22,6 +22,7 @@ from curtsy.core.errors import PolicyError
 from curtsy.crawling.crawl import AsyncCrawl
 from curtsy.crawling.frontier.redis import RedisFrontier
 from curtsy.crawling.options import CrawlOptions
+from curtsy.crawling.running_fetches import CROWDED
 from curtsy.crawling.start import acrawl
 from tests.crawling.crawl_process import CrawlProcess
 from tests.crawling.web import QUICK, html
@@ -110,6 +111,7 @@ def test_the_same_on_a_cluster_with_many_kills(site: Site, tmp_path: Path) -> No
 def test_a_host_has_no_more_pages_than_it_may_over_all_workers_and_restarts(site: Site, tmp_path: Path) -> None:
     """Issue 5, points 4 and 5: nor fewer, though hosts go from one worker to another, and one of them comes later"""
     most, few = 12, 4
+    hosts = [f"127.0.0.{number}" for number in range(1, 15)]  # so many that each of the two has some to begin with
     names = ("Brief/1", "Steady/1")
 
     def wait(visit: Visit) -> float:
@@ -119,7 +121,7 @@ def test_a_host_has_no_more_pages_than_it_may_over_all_workers_and_restarts(site
 
     with RedisServer() as server:
         options: dict[str, Any] = {
-            **MANNERS, "seeds": build(site, 3 * most, wait), "store": server.url, "max_pages_per_host": most,
+            **MANNERS, "seeds": build(site, 3 * most, wait, hosts), "store": server.url, "max_pages_per_host": most,
         }  # fmt: skip
         brief, steady = (
             CrawlProcess(**options, job=str(tmp_path / name / "shared"), user_agent=name, is_held=True)
@@ -134,7 +136,7 @@ def test_a_host_has_no_more_pages_than_it_may_over_all_workers_and_restarts(site
         late.summary()
 
     assert [summary["ended"] for summary in summaries] == ["stopped", "done"]
-    assert Counter(visit.host for visit in _pages_asked_by(site, *names)) == dict.fromkeys(HOSTS, most)
+    assert Counter(visit.host for visit in _pages_asked_by(site, *names)) == dict.fromkeys(hosts, most)
     assert _pages_asked_by(site, "Late/1") == []
 
 
@@ -295,6 +297,27 @@ def test_a_worker_that_stood_still_for_longer_than_its_lease_writes_nothing_that
 
 def _written(file: Path) -> list[str]:
     return [json.loads(line)["url"] for line in file.read_text().splitlines()]
+
+
+async def test_a_site_that_is_alone_is_never_put_back_as_if_others_wanted_its_slots(site: Site, tmp_path: Path) -> None:
+    """Issue 17: a URL that is put back for another's sake rests its whole host, which here takes all slots"""
+    pages = 150
+
+    def answer(visit: Visit) -> Reply:
+        number = int(visit.path.rpartition("/")[2])
+        below = [f"/page/{each}" for each in range(10 * number + 1, 10 * number + 11) if each < pages]
+        return Reply(body=html(*below, f"/private/{number}"), headers={"Content-Type": "text/html"})
+
+    site.on("/page/*", answer)
+    site.on("/robots.txt", lambda _: Reply(body="User-agent: *\nDisallow: /private/\n"))
+    seeds = [site.url("/page/0")]
+    with RedisServer() as server, Lateness() as late:
+        given: dict[str, Any] = {**QUICK, "store": server.url, "max_concurrent": 16, "concurrency": 16}
+        async with acrawl(seeds, **given, job=tmp_path / "shared") as crawl:
+            summary = await crawl.run()
+
+    assert (summary.ended, summary.totals.pages) == ("done", pages)
+    assert all(after.at - before.at < CROWDED - late.most for before, after in pairwise(site.visits()))
 
 
 async def test_a_shared_job_is_not_joined_from_where_it_never_was(site: Site, tmp_path: Path) -> None:

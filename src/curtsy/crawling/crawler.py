@@ -397,11 +397,11 @@ class Crawler:
         if room <= 0:
             return
         claimed = await self._frontier.claim(room, fetches.room())
-        crowding: list[Claimed] = []
+        may_crowd = False
         # While seeds are still read, more sites may follow, so a single site gets only its share.
         if len(claimed) < room and self._seeds.is_over and (wider := fetches.wider_room(claimed)) is not None:
-            crowding = await self._frontier.claim(room - len(claimed), wider)
-            claimed += crowding
+            may_crowd = True  # all of these claims: they are of one site, or at one address
+            claimed += await self._frontier.claim(room - len(claimed), wider)
         if self._options.max_pages is not None:
             claimed = self._without_reserve(claimed)
         suspects = [each for each in claimed if each.tries >= SUSPECT]
@@ -411,7 +411,7 @@ class Crawler:
             if suspects and each not in alone:
                 self.results.put(Finished(each, Deferred(MAX_WAIT)))
             else:
-                fetches.start(each, may_crowd=each in crowding)
+                fetches.start(each, may_crowd=may_crowd)
 
     def _without_reserve(self, claimed: list[Claimed]) -> list[Claimed]:
         """Put back reserve sitemaps while other URLs may yield pages; keep one if there are no others."""

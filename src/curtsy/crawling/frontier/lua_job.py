@@ -18,16 +18,19 @@ if redis.call('HGET', KEYS[1] .. ':meta', 'born') ~= ARGV[2] then
 end
 """
 
-# ARGV: now, born, worker, microseconds for which a worker counts as present, format that the worker can write. Returns
-# the job's format, the pages of all workers, and the present workers. Once all of these can write a later format, it
-# becomes the job's.
+# ARGV: now, born, worker, microseconds for which a worker counts as present, format that the worker can write, and the
+# number of URLs that it has leased. Returns the job's format, the pages of all workers, the present workers, and the
+# leased URLs of each (nothing for a worker of an earlier version). Once all present workers can write a later format,
+# it becomes the job's.
 BEAT = lua(
     _TIME,
     _ALIVE,
     r"""
 local key, versions, format = KEYS[1] .. ':workers', KEYS[1] .. ':versions', tonumber(ARGV[5])
+local leased = KEYS[1] .. ':leased'
 redis.call('ZREMRANGEBYSCORE', key, '-inf', now - ARGV[4])
 redis.call('ZADD', key, now, ARGV[3])
+redis.call('HSET', leased, ARGV[3], ARGV[6])
 local workers = redis.call('ZRANGE', key, 0, -1)
 local written = tonumber(redis.call('HGET', META, 'format'))
 if written < format then
@@ -42,7 +45,8 @@ if written < format then
     redis.call('DEL', versions)
   end
 end
-return {written, tonumber(redis.call('HGET', META, 'pages')) or 0, workers}
+local pages = tonumber(redis.call('HGET', META, 'pages')) or 0
+return {written, pages, workers, redis.call('HMGET', leased, unpack(workers))}
 """,
 )
 
@@ -97,7 +101,10 @@ if born and is_restart then
 end
 if not born or is_restart then
   born, partitions, format, even = string.format('%.0f', present), ARGV[4], ARGV[5], 1
-  redis.call('DEL', META, workers, KEYS[1] .. ':notes', KEYS[1] .. ':pages', KEYS[1] .. ':versions')
+  for _, name in ipairs({'notes', 'pages', 'versions', 'leased'}) do
+    redis.call('DEL', KEYS[1] .. ':' .. name)
+  end
+  redis.call('DEL', META, workers)
   redis.call('HSET', META, 'born', born, 'partitions', partitions, 'format', format, 'even', even)
 end
 return {born, partitions, format, 0, even or 0}

@@ -61,9 +61,13 @@ class Partitions:
         return len(self._workers) == 1
 
     @property
-    def has_leased(self) -> bool:
-        """Return whether any worker has leased a URL, by the last reports."""
-        return any(report.leased for report in self._reports.values())
+    def leased(self) -> list[int]:
+        """Return the partitions in which any worker has leased a URL, by the last reports."""
+        return [number for number, report in self._reports.items() if report.leased]
+
+    def reports(self) -> list[Report | None]:
+        """Return the last report on each partition."""
+        return [self._reports.get(number) for number in range(len(self._due_at))]
 
     def share(self, workers: Iterable[str]) -> None:
         """Set the present workers, and derive which partitions belong to this one. If they changed, poll all soon."""
@@ -105,7 +109,7 @@ class Partitions:
         if self._all_at == -NEVER or (is_hungry and now >= self._all_at):
             return range(len(self._due_at))
         if is_hungry:  # others serve hosts of this worker: it takes them over as soon as they are free
-            return [number for number, report in self._reports.items() if report.leased and self._is_own[number]]
+            return [number for number in self.leased if self._is_own[number]]
         own = OTHER_TURNS if self.is_alone else OWN_TURNS
         return [
             number

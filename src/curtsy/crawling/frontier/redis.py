@@ -10,7 +10,6 @@ and stops a margin earlier.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import os
 import secrets
@@ -26,12 +25,11 @@ from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.time import SECOND
 from curtsy.crawling.frontier import redis_codec
 from curtsy.crawling.frontier.local import microseconds
-from curtsy.crawling.frontier.lua_job import BEAT, NOTE
+from curtsy.crawling.frontier.lua_job import BEAT
 from curtsy.crawling.frontier.lua_partition import ADD, CLAIM, END, PASS_OVER, RENEW
 from curtsy.crawling.frontier.partition import LOOK, NEVER, Partitions, total
 from curtsy.crawling.frontier.protocol import (
     MOST_FAILURES,
-    PAGES,
     Claimed,
     Concurrency,
     Counts,
@@ -50,6 +48,7 @@ from curtsy.crawling.frontier.redis_jobs import (
     RedisJobs,
     SharedJob,
     home,
+    note_calls,
     read_notes,
 )
 from curtsy.crawling.frontier.url_table import fingerprint, skip_mark
@@ -69,9 +68,6 @@ MOST_PARTITIONS = 4096
 
 ANY = 2**32 - 1
 """Limit of leased URLs per host that means no limit."""
-
-_NOTES = 1000
-"""Notes per script call: Lua's `unpack` is limited to some thousands of values."""
 
 _NONCE = 32
 """Bits of the random number that marks the claims of one call."""
@@ -131,6 +127,10 @@ class RedisFrontier:
         self._full: set[str] = set()
         """Registered domains that reached their share of slots at the last claim."""
         self._look_at = -NEVER
+        self._told = 0
+        """Leased URLs of this worker by its last heartbeat."""
+        self._is_unsettled = False
+        """True if, by the last heartbeat, no worker has leased a URL, and the reports were not checked against it."""
         self._is_hungry = True
         """True if the last claim got fewer URLs than it wanted."""
         self._format = FORMAT
@@ -261,7 +261,7 @@ class RedisFrontier:
         reply, a claim may still expire. No page is lost then: both workers write it.
         """
         job = await self._opened()
-        noting = self._note_calls(job, notes or {})
+        noting = note_calls(job, notes or {})
         # A single server runs calls in order, so no kill falls between the notes and the ends. A cluster has many
         # servers, so there the notes go first.
         first, last = (noting, []) if self._registry.server.address.kind == "cluster" else ([], noting)
@@ -350,22 +350,28 @@ class RedisFrontier:
         """
         job = await self._opened()
         await self._keep_up(job)
+        if self._told and not self._claims:  # the others may wait for the last page of this worker
+            await self._beat(job)
+        if self._is_unsettled and not self._claims:  # reports of URLs that others have ended since
+            self._is_unsettled = False
+            await self._poll(job, self._partitions.leased)
         if self._partitions.due_at() == NEVER and await self._is_over(job):
             return None
         wait = max(0, self._partitions.due_at() - self._now()) / SECOND
-        are_others_at_work = not self._partitions.is_alone and self._partitions.has_leased
+        are_others_at_work = not self._partitions.is_alone and self._partitions.leased
         return min(wait, LOOK) if are_others_at_work else wait
 
     async def _is_over(self, job: SharedJob) -> bool:
         """Return whether no partition has a URL left.
 
-        The partitions are read one after another, so a page that ends may add URLs to one that was read as empty. All
-        must be idle in two passes with nothing added in between: then all were empty at one instant.
+        The partitions are read one after another, so a page that ends may add URLs to one that was read as empty. Each
+        must be idle in its last report and again now, with nothing added in between: all were empty at one instant.
         """
-        reports = await self._poll(job)
-        again = await self._poll(job)
-        both = zip(reports, again, strict=True)
-        return all(one.is_idle and other.is_idle and one.added == other.added for one, other in both)
+        before = self._partitions.reports()
+        both = zip(before, await self._poll(job), strict=True)
+        return all(
+            one is not None and one.is_idle and other.is_idle and one.added == other.added for one, other in both
+        )
 
     async def counts(self) -> Counts:
         """Return the counts over all workers."""
@@ -398,7 +404,7 @@ class RedisFrontier:
 
     async def note(self, notes: Mapping[str, Any]) -> None:
         """Store plain values by name, common to all workers."""
-        self._take_pages(await self._registry.demand(self._note_calls(await self._opened(), notes)))
+        self._take_pages(await self._registry.demand(note_calls(await self._opened(), notes)))
 
     async def notes(self) -> dict[str, Any]:
         """Return all stored notes."""
@@ -439,18 +445,27 @@ class RedisFrontier:
         return self._job
 
     async def _keep_up(self, job: SharedJob) -> None:
-        """Send the heartbeat, and read which workers are present and what they added."""
+        """Send the heartbeat if it is time, and read what other workers added."""
         now = self._now()
         if now < self._look_at:
             return
-        words = (self._registry.now(), job.born, self._worker, round(PRESENCE * SECOND), FORMAT)
-        [[self._format, self._pages, workers]] = await self._registry.demand([BEAT.on(home(self._name), *words)])
-        self._partitions.share(worker.decode() for worker in workers)
+        await self._beat(job)
         known, polled = len(self._partitions.due(now)), self._partitions.to_poll(now, self._is_hungry)
         await self._poll(job, polled)
         if len(polled) == job.partitions:
             self._partitions.polled_all(now, is_in_vain=len(self._partitions.due(now)) <= known)
         self._look_at = now + round(LOOK * SECOND)
+
+    async def _beat(self, job: SharedJob) -> None:
+        """Send the heartbeat, and read which workers are present and whether they are at work."""
+        told = len(self._claims)
+        words = (self._registry.now(), job.born, self._worker, round(PRESENCE * SECOND), FORMAT, told)
+        [[self._format, self._pages, workers, leased]] = await self._registry.demand(
+            [BEAT.on(home(self._name), *words)]
+        )
+        self._told = told
+        self._is_unsettled = all(count == b"0" for count in leased)
+        self._partitions.share(worker.decode() for worker in workers)
 
     async def _poll(self, job: SharedJob, partitions: Sequence[int] | None = None) -> list[redis_codec.Report]:
         """Return a report on each partition, or on each of some."""
@@ -467,15 +482,6 @@ class RedisFrontier:
         report = redis_codec.read_report(reply)
         self._partitions.learn(partition, report, self._now())
         return report
-
-    def _note_calls(self, job: SharedJob, notes: Mapping[str, Any]) -> list[Call]:
-        pages = [(name.removeprefix(PAGES), count) for name, count in notes.items() if name.startswith(PAGES)]
-        pairs = [(name, msgspec.json.encode(value)) for name, value in notes.items() if not name.startswith(PAGES)]
-        chunks = [list(itertools.chain(*pairs[start : start + _NOTES])) for start in range(0, len(pairs), _NOTES)]
-        return [
-            NOTE.on(home(self._name), "", job.born, *(counted or ("", "")), *(chunk or ()))
-            for counted, chunk in itertools.zip_longest(pages, chunks)
-        ]
 
     def _leased_until(self) -> float:
         """Return when a lease that is requested now must be treated as expired."""

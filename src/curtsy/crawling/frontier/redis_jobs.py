@@ -3,6 +3,7 @@
     curtsy:crawls                        set     names of all jobs
     curtsy:crawl:{name}:meta             hash    creation time, number of partitions, format, pages of all workers
     curtsy:crawl:{name}:workers          zset    workers by the time of their last heartbeat
+    curtsy:crawl:{name}:leased           hash    leased URLs of each worker, by its last heartbeat
     curtsy:crawl:{name}:versions         hash    formats that the workers can write, before the job is upgraded
     curtsy:crawl:{name}:pages            hash    pages of each worker
     curtsy:crawl:{name}:notes            hash    plain values
@@ -19,7 +20,7 @@ import binascii
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -28,9 +29,9 @@ import msgspec
 from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.messages import replicas_behind, unknown_format
 from curtsy.core.time import SECOND
-from curtsy.crawling.frontier.lua_job import OPEN, PRESENT
+from curtsy.crawling.frontier.lua_job import NOTE, OPEN, PRESENT
 from curtsy.crawling.frontier.lua_partition import GONE, PEEK
-from curtsy.crawling.frontier.protocol import Counts
+from curtsy.crawling.frontier.protocol import PAGES, Counts
 from curtsy.crawling.frontier.redis_codec import Call
 from curtsy.stores.redis import Connection
 from curtsy.stores.redis_server import Moving, NoScript, RedisCluster, Server
@@ -53,6 +54,9 @@ SLOTS = 16_384
 _PREFIX = "curtsy:"
 _NAMES = f"{_PREFIX}crawls"
 _BATCH = 500
+
+_NOTES = 1000
+"""Notes per script call: Lua's `unpack` is limited to some thousands of values."""
 
 _AT_ONCE = 128
 """Calls that are sent at once: the timeout applies to each batch, and a poll of all partitions is many calls."""
@@ -191,7 +195,7 @@ class RedisJobs:
         if job is not None:  # first, so that no worker can resume it
             await self.demand([Call(("UNLINK", f"{home(name)}:meta"))])
             await self._unlink([f"{job.base(number)}:state" for number in range(job.partitions)])
-        await self._unlink([f"{home(name)}:{each}" for each in ("workers", "versions", "pages", "notes")])
+        await self._unlink([f"{home(name)}:{each}" for each in ("workers", "versions", "leased", "pages", "notes")])
         await self._sweep(name)
         await self.demand([Call(("SREM", _NAMES, name))])
         return job is not None
@@ -328,6 +332,17 @@ def _pairs(words: Any) -> list[tuple[Any, Any]]:
 def read_notes(words: Any) -> dict[str, Any]:
     """Return the notes in a reply."""
     return {name.decode(): msgspec.json.decode(value) for name, value in _pairs(words)}
+
+
+def note_calls(job: SharedJob, notes: Mapping[str, Any]) -> list[Call]:
+    """Return the calls that store notes. The reply of each is the pages of all workers."""
+    pages = [(name.removeprefix(PAGES), count) for name, count in notes.items() if name.startswith(PAGES)]
+    pairs = [(name, msgspec.json.encode(value)) for name, value in notes.items() if not name.startswith(PAGES)]
+    chunks = [list(itertools.chain(*pairs[start : start + _NOTES])) for start in range(0, len(pairs), _NOTES)]
+    return [
+        NOTE.on(home(job.name), "", job.born, *(counted or ("", "")), *(chunk or ()))
+        for counted, chunk in itertools.zip_longest(pages, chunks)
+    ]
 
 
 def home(name: str) -> str:
