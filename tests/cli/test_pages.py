@@ -98,6 +98,29 @@ def test_a_long_list_is_written_in_parts_and_can_be_limited(shell: Shell, site: 
     assert [each["url"] for each in as_json] == urls
 
 
+@pytest.mark.parametrize(("place", "target"), [("pages", "copy.sqlite"), ("pages.sqlite", "copy")])
+def test_pages_are_exported_from_either_form_to_the_other(shell: Shell, site: Site, place: str, target: str) -> None:
+    """C24: every variant with its body and validators; a URL with a masked secret is counted and left out"""
+    shell.env["CURTSY_CACHE_DIR"] = str(shell.home / place)
+    language = ["-H", "Accept-Language: de"]
+    site.page("/v", "hello", headers={"Vary": "Accept-Language"})
+    shell("get", site.url("/"), site.url("/v"))
+    shell("get", *language, site.url("/v"))
+    kept = shell("cache", "ls", "--json").json
+
+    done = shell("cache", "export", shell.home / target, "127.0.0.1", "--json")
+    itself = shell("cache", "export", shell.home / place)
+    shell("get", "--json", site.url("/?token=s3cret"))
+    masked = shell("cache", "export", shell.home / target)
+
+    shell.env["CURTSY_CACHE_DIR"] = str(shell.home / target)
+    assert (done.code, done.json) == (0, {"copied": 3, "failed": 0})
+    assert shell("cache", "ls", "--json").json == kept
+    assert shell("cache", "show", "--body", site.url("/")).out == "<title>Home</title>\n"
+    assert itself.code == 2
+    assert (masked.code, re.findall(r"(\d+) page", masked.err)) == (1, ["3", "1"])
+
+
 @pytest.mark.parametrize("place", ["pages", "pages.sqlite"])
 def test_pages_with_secrets_in_their_urls_are_cleared_with_their_host(shell: Shell, site: Site, place: str) -> None:
     """N6, F62: they are masked where they are kept"""

@@ -46,7 +46,7 @@ SECTIONS = {
     },
     "Maintain": {
         "jobs": ("curtsy.cli.jobs", "List, show or remove crawls that can be resumed."),
-        "cache": ("curtsy.cli.cache", "List, show, verify, shrink or clear the cached pages."),
+        "cache": ("curtsy.cli.cache", "List, show, export, verify, shrink or clear the cached pages."),
         "config": ("curtsy.cli.config", "Show or check the settings, or create a settings file."),
         "doctor": ("curtsy.cli.doctor", "Check the installation and its environment."),
         "completion": ("curtsy.cli", "Print the script for completion in your shell."),

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice, zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,7 +29,7 @@ SCREEN = 100
     ("curtsy cache gc --max-size 100M", "Delete the least recently used pages, until 100 MB are left."),
 )
 def cache() -> None:
-    """List, show, verify, shrink or clear the cached pages.
+    """List, show, export, verify, shrink or clear the cached pages.
 
     A cached page is used without a request while it is fresh. Then it is revalidated.
     """
@@ -142,6 +143,42 @@ def show(given: CommandContext, url: str, variant: str | None, is_body: bool, is
         ]  # fmt: skip
         console.show_rows(terminal, rows)
     return Exit.FINE
+
+
+@command(
+    ("curtsy cache export ./pages", "Every page as a body file and a .meta.json."),
+    ("curtsy cache export ./org.sqlite example.org", "The pages of a host as one packed file."),
+    of=cache,
+)
+@click.argument("path", type=click.Path(path_type=Path), metavar="PATH")
+@DOMAIN
+@click.option("--json", "is_json", is_flag=True, help="Write the counts as JSON.")
+@click.pass_obj
+def export(given: CommandContext, path: Path, domain: str | None, is_json: bool) -> Exit:
+    """Copy cached pages to PATH: a folder of files, or a packed file if its name ends in .sqlite.
+
+    Pages that are there already are replaced by those of the cache. Pages whose URL has a masked secret cannot be
+    copied. The exit code is 1 if a page could not be copied.
+    """
+    from curtsy.cache.opening import cache_path, open_cache
+
+    if path.absolute() == cache_path(given.settings().cache_dir).absolute():
+        raise click.UsageError(f"{path} is the cache itself. Name another folder or file.")
+    copied = failed = 0
+    with closing(given.open_cache()) as kept, closing(open_cache(path, None)) as target:
+        for entry in (each for each in kept.entries(domain) if _is_of(each, domain)):
+            page = next((each for each in kept.pages(entry.url) if each.entry.variant == entry.variant), None)
+            if page is not None and target.keep(page.entry, page.body):
+                copied += 1
+            else:
+                failed += 1
+    if is_json:
+        console.write_json({"copied": copied, "failed": failed})
+    else:
+        console.say(f"{console.counted(copied, 'page')} copied to {path}.")
+    if failed:
+        console.say(f"{console.counted(failed, 'page')} could not be copied: damaged, a masked URL, or no room.")
+    return Exit.ERROR if failed else Exit.FINE
 
 
 @command(("curtsy cache verify", "Check every page."), of=cache)
