@@ -52,6 +52,9 @@ DELAY = 0.05
 EVICTED = 4
 """Batches of pages evicted after a write. More would delay the pages that wait meanwhile."""
 
+CHECKPOINT = 4 * MIB
+"""Bytes written between two checkpoints."""
+
 LARGE = 256 * 1024
 """Bytes of body above which a page is written at once: batching saves time per page, not per byte."""
 
@@ -80,9 +83,10 @@ class PackedCache(PageCache):
     With a `delay`, a thread compresses and writes the pages in batches, at most that many seconds later. `keep` and
     `refresh` then return True before the write, which may still fail. Caches of this process with the same path and
     delay see the pages at once, others once they are written. A killed program loses the waiting pages, never parts of
-    pages: those of the last `delay` seconds, or at most 512 pages or 16 MiB if the disk is slower than the program.
+    pages: those of the last `delay` seconds, or at most 128 pages or 4 MiB if the disk is slower than the program.
 
-    Reads and writes have a connection each, so that no reader waits for a write, a checkpoint or an eviction.
+    Reads, writes and upkeep have a connection each. So no reader waits for a write, and no write for a checkpoint or
+    for more than a batch of an eviction.
 
     A damaged file is renamed and a new one started: see `packed_file.py`.
     """
@@ -102,8 +106,9 @@ class PackedCache(PageCache):
         self._clock = clock or SystemClock()
         self._recent: Recent[_Seen] = Recent(memory)
         self._outage = Outage(self._clock, _log)
-        self._reads = CacheFile(self.path, packed_file.READ_FORMAT, self._clock, self._outage, may_create=False)
+        self._reads = CacheFile(self.path, packed_file.FORMAT, self._clock, self._outage, may_create=False)
         self._writes = CacheFile(self.path, packed_file.FORMAT, self._clock, self._outage)
+        self._upkeep = CacheFile(self.path, packed_file.FORMAT, self._clock, self._outage, may_create=False)
         self._write_buffer = WriteBuffer.at(self.path, delay)
         self._log_path = self.path + "-wal"
         self._last_uses: LastUses[int] = LastUses()
@@ -112,6 +117,8 @@ class PackedCache(PageCache):
 
         self._until_check = 0.0
         """Bytes to write before the next check of the size."""
+
+        self._until_checkpoint = CHECKPOINT
 
     # --- The contract ----------------------------------------------------------------------------------------------
 
@@ -182,6 +189,7 @@ class PackedCache(PageCache):
         if not self._writes.call(False, self._write, [page]):
             self.drop(entry.url, entry.variant)
             return False
+        self._tidy()
         return True
 
     def refresh(self, entry: Entry) -> bool:
@@ -264,14 +272,15 @@ class PackedCache(PageCache):
             return
         if len(self._uses) >= packed_file.BATCH:
             self._writes.call(None, self._store_uses)
-        if not self._write_buffer.waiting():
-            return
-        if pages := self._writes.call(self._write_buffer.waiting(), self._catch_up):
+        waiting = self._write_buffer.waiting()
+        if waiting and (pages := self._writes.call(waiting, self._catch_up)):
             self._write_buffer.done(pages)
             for key, page in pages.items():
                 if not page.is_renewal:
                     self._recent.forget(key)
                     self._writes.call(None, packed_file.remove, key, page.entry.variant)
+        if self._write_buffer.is_in_thread:
+            self._tidy()
 
     def close(self) -> None:
         """Release all open resources. Idempotent."""
@@ -279,8 +288,9 @@ class PackedCache(PageCache):
         self._write_buffer.leave()
         if self._uses:
             self._writes.call(None, self._store_uses)
-        self._reads.close()
-        self._writes.close()
+        self._tidy()
+        for file in (self._reads, self._upkeep, self._writes):
+            file.close()
 
     @property
     def _may_wait(self) -> bool:
@@ -372,12 +382,12 @@ class PackedCache(PageCache):
 
     def _write(self, db: sqlite3.Connection, pages: list[Waiting]) -> bool:
         """Write pages in one transaction. Return False if the body of a renewed page is no longer stored."""
-        pages = [page if page.is_renewal or page.entry.body_sha256 else _packed(page) for page in pages]
         now, size, are_stored = self._now(), 0, True
         former: list[tuple[int]] = []
         contents: list[tuple[int, bytes, bytes]] = []
         places: list[tuple[int, int, int, int, bytes]] = []
         renewed: list[tuple[int, bytes, int, int]] = []
+        pages = [page if page.is_renewal or page.entry.body_sha256 else _packed(page) for page in pages]
         db.execute("BEGIN IMMEDIATE")
         last = packed_file.last_place(db)
         firsts = [packed_file.first_number(page.entry.url_sha256) for page in pages]
@@ -410,10 +420,17 @@ class PackedCache(PageCache):
         db.execute("COMMIT")
         self._outage.end(self.path)
         self._until_check -= size
-        # A check that evicts as many pages as it may is repeated after the next write.
-        if self._until_check < 0 and self._shrink(db, self.max_size * 19 // 20, EVICTED):
-            self._until_check = self.max_size / 40
+        self._until_checkpoint -= size
         return are_stored
+
+    def _tidy(self) -> None:
+        """Evict pages if the file may be too large, and move the WAL into the file, if that is due."""
+        # A check that evicts as many pages as it may is repeated after the next write.
+        if self._until_check < 0 and self._upkeep.call(False, self._shrink, self.max_size * 19 // 20, EVICTED):
+            self._until_check = self.max_size / 40
+        if self._until_checkpoint < 0:
+            self._until_checkpoint = CHECKPOINT
+            self._upkeep.call(None, packed_file.checkpoint)
 
     def _shrink(self, db: sqlite3.Connection, limit: int, most: int | None = None) -> bool:
         """Evict pages down to `limit` bytes, by up to `most` batches. Return whether that is done."""

@@ -46,10 +46,9 @@ FORMAT = Format(
         "ALTER TABLE pages ADD COLUMN fetched INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE pages ADD COLUMN host BLOB",
     ),
+    # An event loop's thread may use the connection or wait for it, and a checkpoint may wait for the disk.
+    pragmas=("wal_autocheckpoint = 0",),
 )
-
-READ_FORMAT = FORMAT._replace(pragmas=("wal_autocheckpoint = 0",))
-"""Format for a connection of an event loop's thread: a checkpoint may wait for the disk."""
 
 _FROM = "FROM pages LEFT JOIN contents USING (place)"
 _USED = "ifnull(CAST(used AS INTEGER), 0)"  # a damaged file may hold any type
@@ -244,6 +243,11 @@ def sweep(db: sqlite3.Connection) -> None:
     lost = db.execute("SELECT place FROM contents WHERE place NOT IN (SELECT place FROM pages)").fetchall()
     if lost:
         _change(db, ("DELETE FROM contents WHERE place = ?", lost))
+
+
+def checkpoint(db: sqlite3.Connection) -> None:
+    """Move the WAL into the file, as far as no reader needs it."""
+    db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
 
 def _change(db: sqlite3.Connection, *statements: tuple[str, list[Any]]) -> None:

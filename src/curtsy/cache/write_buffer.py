@@ -18,7 +18,7 @@ MOST = 64
 MOST_BYTES = 2 * MIB
 """Bytes of waiting bodies at which the thread writes them without further delay."""
 
-LIMIT = 8
+LIMIT = 2
 """Multiple of `MOST` and `MOST_BYTES` at which the caller writes the pages: the disk is slower than the program."""
 
 
@@ -93,6 +93,11 @@ class WriteBuffer:
         self._bytes += len(page.body)
         fill = max(len(self._pages) / MOST, self._bytes / MOST_BYTES)
         return not self._start(write, is_due=fill >= 1) or fill >= LIMIT
+
+    @property
+    def is_in_thread(self) -> bool:
+        """Return whether the thread that writes the pages is the current one."""
+        return threading.current_thread() is self._thread
 
     def wake(self, write: Callable[[], None]) -> None:
         """Let the thread call `write`, though no page waits."""

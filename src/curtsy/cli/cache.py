@@ -58,21 +58,23 @@ def ls(given: CommandContext, domain: str | None, limit: int | None, is_json: bo
 
 
 def _show_pages(found: Iterator[Entry]) -> int:
-    """Print entries as they are read, a screen at a time; return their number."""
+    """Print entries as they are read, a screen at a time; return their number.
+
+    Lines are formatted here: a table of rich would take forty times as long.
+    """
+    terminal = console.out()
     count = size = 0
     widths: list[int] = []
     while screen := list(islice(found, SCREEN)):
-        variant = ["variant"] if any(each.variant for each in screen) else []
-        table = console.table(
-            "age", "fresh for", "size", "status", *variant, "url", right=("age", "fresh for", "size"), widths=widths
-        )
-        table.show_header = count == 0
-        for each in screen:
-            left, variants = _fresh_for(each), [each.variant or "–"] if variant else []
-            figures = (_age(each), span(left) if left > 0 else "–", console.size(each.body_size), str(each.status))
-            table.add_row(*figures, *variants, console.plain(each.url))
-            widths = [max(pair) for pair in zip_longest(widths, map(len, figures), fillvalue=0)]
-        console.show(console.out(), table)
+        has_variants = any(each.variant for each in screen)
+        rows = [_cells(each, has_variants) for each in screen]
+        if not count:
+            rows.insert(0, ("age", "fresh for", "size", "status", *(("variant",) if has_variants else ()), "url"))
+        latest = (max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1])
+        widths = [max(pair) for pair in zip_longest(widths, latest, fillvalue=0)]
+        for place, cells in enumerate(rows, count):
+            line = _line(cells, widths, terminal.width)
+            terminal.print(line, style="bold") if place == 0 else terminal.file.write(f"{line}\n")
         count += len(screen)
         size += sum(each.body_size for each in screen)
     if count:
@@ -80,12 +82,28 @@ def _show_pages(found: Iterator[Entry]) -> int:
     return count
 
 
+def _cells(entry: Entry, has_variants: bool) -> tuple[str, ...]:
+    left, variant = _fresh_for(entry), (entry.variant or "–",) if has_variants else ()
+    fresh = span(left) if left > 0 else "–"
+    return _age(entry), fresh, console.size(entry.body_size), str(entry.status), *variant, console.plain(entry.url)
+
+
+def _line(cells: tuple[str, ...], widths: list[int], most: int) -> str:
+    """Return the cells as columns, the first three right-aligned. A line of more than `most` characters is cut."""
+    figures = [cell.rjust(width) for cell, width in zip(cells[:3], widths, strict=False)]
+    words = [cell.ljust(width) for cell, width in zip(cells[3:-1], widths[3:], strict=False)]
+    line = "  ".join((*figures, *words, cells[-1]))
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
 def _is_of(entry: Entry, domain: str | None) -> bool:
+    if domain is None:
+        return True
     from curtsy.core.url import Url, parse_url
     from curtsy.engine.host_view import is_under
 
     url = parse_url(entry.url)
-    return domain is None or (isinstance(url, Url) and is_under(url.domain, domain))
+    return isinstance(url, Url) and is_under(url.domain, domain)
 
 
 def _age(entry: Entry) -> str:

@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -177,13 +177,8 @@ def mark(state: State) -> Text:
     return text(MARKS[state])
 
 
-def table(
-    *columns: str, right: Collection[str] = (), folded: Collection[int] = (), widths: Sequence[int] = ()
-) -> Table:
-    """Create a table without borders. `right` names right-aligned columns, `folded` numbers those that may wrap.
-
-    `widths` are the least widths of the first columns.
-    """
+def table(*columns: str, right: Collection[str] = (), folded: Collection[int] = ()) -> Table:
+    """Create a table without borders. `right` names right-aligned columns, `folded` numbers those that may wrap."""
     from rich.table import Table
 
     found = Table(box=None, pad_edge=False, header_style="bold", show_header=any(columns))
@@ -192,7 +187,6 @@ def table(
         found.add_column(
             name, justify="right" if name in right else "left", no_wrap=not is_folded,
             overflow="fold" if is_folded else "ellipsis",
-            min_width=max(widths[place], len(name)) if place < len(widths) else None,
         )  # fmt: skip
     return found
 
