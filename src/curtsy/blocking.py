@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, Unpack
 from weakref import WeakSet
 
-from curtsy.client import AsyncClient, open_again
+from curtsy.client import AsyncClient, open_again, session_of
 from curtsy.core.errors import PolicyError
 from curtsy.core.policy import Policies
 from curtsy.core.result import FetchResult
@@ -25,6 +25,7 @@ from curtsy.engine.arguments import portable
 from curtsy.engine.batch import DEFAULT_CONCURRENCY, Batch, NoUrl
 from curtsy.engine.download import GIB, DownloadResult
 from curtsy.engine.keywords import ClientKeywords, FetchKeywords
+from curtsy.engine.session import Session
 from curtsy.system.log import LibraryLogger, library_logger
 from curtsy.system.shutdown import at_exit
 
@@ -367,6 +368,12 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def parts_of(client: Client) -> tuple[LoopThread, Session]:
+    """Return the thread and the session of a client, for other parts of curtsy."""
+    opened = client._opened()
+    return client._thread, session_of(opened)
 
 
 async def _make(settings: ClientKeywords) -> AsyncClient:

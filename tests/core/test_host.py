@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from curtsy.core.admission import admit
-from curtsy.core.amendment import CrawlDelay, Override, Pause, Resume, Spend, Trip, amend
+from curtsy.core.amendment import CrawlDelay, Override, Pause, Release, Resume, Spend, Trip, amend
 from curtsy.core.breaker import State
 from curtsy.core.decision import Go, No, Wait
 from curtsy.core.errors import Reason
@@ -49,6 +49,27 @@ PAST = ("sent_at", "told_at", "backed_off_at", "tripped_at", "closed_at", "windo
 def known(play: Play) -> Host:
     assert play.host is not None
     return play.host
+
+
+@ANY
+@given(histories(reports), st.sampled_from(Kind), st.integers(1, 3))
+def test_a_body_that_is_read_later_only_keeps_the_slot(history: list[Event], kind: Kind, concurrency: int) -> None:
+    """Adapters: settled with the head of the response; the slot returns by a release, once"""
+    policy = Policy(concurrency=concurrency)
+    play = Play([policy])
+    play.run(history)
+    host, decision = admit(play.host, play.now, policy, page=True)
+    assume(isinstance(decision, Go))
+    assert isinstance(decision, Go)
+    outcome = Outcome(kind, 200, page=True)
+
+    whole = settle(host, play.now, policy, decision.lease, outcome)
+    kept = settle(host, play.now, policy, decision.lease, msgspec.structs.replace(outcome, keeps_slot=True))
+    released = amend(kept, play.now, policy, Release(decision.lease))
+
+    assert len(kept.places) == len(whole.places) + 1
+    assert released == whole
+    assert amend(released, play.now, policy, Release(decision.lease)) is released
 
 
 # In time

@@ -204,6 +204,9 @@ class Recorder:
     async def locate(self, url: Url, limits: Limits) -> str:
         return ""
 
+    async def refused_address(self, url: Url, limits: Limits) -> str | None:
+        return None
+
     async def close(self) -> None:
         """Close nothing."""
 

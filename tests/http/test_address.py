@@ -21,7 +21,7 @@ from curtsy.http.address import (
     open_socket,
     permitted,
     refusal,
-    refused_behind_proxy,
+    refused_unpinned,
 )
 from tests.support.site import has_ipv6
 
@@ -169,7 +169,7 @@ async def test_behind_a_proxy_one_refused_address_is_enough(host: str, refused: 
     """U2"""
     table = {"public.test": "93.184.216.34", "mixed.test": ["93.184.216.34", "10.0.0.1"], "private.test": "10.0.0.1"}
 
-    assert (await refused_behind_proxy(host, Names(TableResolver(table)), 1.0) is not None) == refused
+    assert (await refused_unpinned(host, Names(TableResolver(table)), 1.0) is not None) == refused
 
 
 # A machine without IPv6

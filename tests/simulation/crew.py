@@ -108,6 +108,9 @@ class Nowhere:
     async def locate(self, url: Url, limits: Limits) -> str:
         raise NotImplementedError
 
+    async def refused_address(self, url: Url, limits: Limits) -> str | None:
+        raise NotImplementedError
+
     async def close(self) -> None:
         pass
 

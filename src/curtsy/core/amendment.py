@@ -69,7 +69,13 @@ class Renew(msgspec.Struct, frozen=True):
     lease: Lease
 
 
-Amendment = Renew | Return | Reset | Trip | Pause | Resume | Override | CrawlDelay | Spend
+class Release(msgspec.Struct, frozen=True):
+    """Return of a slot whose request is settled and whose response body has ended."""
+
+    lease: Lease
+
+
+Amendment = Renew | Release | Return | Reset | Trip | Pause | Resume | Override | CrawlDelay | Spend
 
 
 def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Host:
@@ -86,6 +92,9 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
                 Place(each.number, each.left_at, until) if each.number == lease.number else each for each in host.places
             )
             return _replace(host, places=tuple(places))
+        case Release(lease):
+            others = tuple(each for each in host.places if each.number != lease.number)
+            return given if len(others) == len(host.places) else _replace(host, places=others)
         case Return(lease, count):
             return _returned(given, host, policy, lease, count)
         case Reset():

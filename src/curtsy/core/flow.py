@@ -70,6 +70,21 @@ def fetch(ask: FetchRequest, world: World, state: FetchState | None = None) -> F
     return result
 
 
+def fetch_hop(ask: FetchRequest, state: FetchState) -> Flow[tuple[Reply | Refusal, FetchResult]]:
+    """Fetch one URL for a library that follows redirects, keeps cookies and retries by itself (an adapter).
+
+    Return the reply or the refusal, and the result with its record.
+    """
+    url = state.asked
+    if isinstance(url, InvalidUrl):
+        end: Reply | Refusal = Refusal(Reason.INVALID_URL, messages.invalid(url))
+    else:
+        end = yield from _visit(Request(url, ask.method, state.own_headers(ask.headers, url), ask.body), state)
+    result = state.result(end)
+    yield Tell(result.record)
+    return end, result
+
+
 def set_out(ask: FetchRequest, world: World) -> FetchState:
     """Return the state of a fetch that starts now."""
     return FetchState(ask, world, world.now(), world.policies, parse_url(ask.url), is_foreign=ask.is_foreign)
@@ -97,12 +112,7 @@ def _travel(first: Url, state: FetchState) -> Flow[Reply | Refusal]:
     wants_cookie = False
     for _ in range(most + 1):
         sent = _with_cookies(request, world)
-        state.url, state.cache, state.page_tries, state.page_sent = request.url, None, 0, False
-        end = yield from hop(sent, state)
-        while isinstance(end, Again):  # the settings or rules changed during the wait
-            state.policies, state.had_its_turn = world.policies, True
-            end = yield from hop(sent, state)
-        state.had_its_turn = False
+        end = yield from _visit(sent, state)
         if not isinstance(end, Response) or end.status not in REDIRECTS:
             return end
         requested.add(request.url.text)
@@ -118,6 +128,17 @@ def _travel(first: Url, state: FetchState) -> Flow[Reply | Refusal]:
     is_circle = len(requested) <= most
     detail = messages.WANTS_COOKIE if is_circle and wants_cookie else f"it was redirected more than {most} times"
     return Failure(Reason.TOO_MANY_REDIRECTS, detail, 0.0, status)
+
+
+def _visit(request: Request, state: FetchState) -> Flow[Reply | Refusal]:
+    """Fetch one URL of a redirect chain, and start over while its settings or rules change during the wait."""
+    state.url, state.cache, state.page_tries, state.page_sent = request.url, None, 0, False
+    end = yield from hop(request, state)
+    while isinstance(end, Again):
+        state.policies, state.had_its_turn = state.world.policies, True
+        end = yield from hop(request, state)
+    state.had_its_turn = False
+    return end
 
 
 def _followed(

@@ -64,6 +64,9 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     foreign: bool = False
     """True if a redirect from another registered domain led to the host. The breaker then ignores the reply (C22)."""
 
+    keeps_slot: bool = False
+    """True if the body is still being read, so that the request keeps its slot until `amendment.Release`."""
+
     @property
     def is_free(self) -> bool:
         """True if the request costs no budget: it was not sent, or its page is unchanged (B5)."""
@@ -98,7 +101,8 @@ def classify(reply: Reply, epoch: float, *, robots: bool = False, foreign: bool 
         quota = retry_after(headers, epoch)  # RFC 9110, 10.2.3
     if after is None and quota is None:  # Retry-After takes precedence
         quota = exhausted_for(headers, epoch)
-    is_page = 200 <= status < 300 and bool(reply.body or reply.wire_bytes) and not robots
+    has_body = bool(reply.body or reply.wire_bytes) or not reply.is_whole
+    is_page = 200 <= status < 300 and has_body and not robots
     return Outcome(kind, status, True, is_page, after, 0.0, quota, reply.latency, reply.sent_ago, foreign)
 
 

@@ -137,7 +137,7 @@ class Response(msgspec.Struct, frozen=True):
     """Bytes of the body on the network."""
 
     is_whole: bool = True
-    """True if the body is complete; bodies of errors and redirects may be incomplete."""
+    """True if the body is complete; bodies of errors and redirects may be incomplete, and those still to be read."""
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -48,7 +48,7 @@ def consequence(host: Host, now: Now, policy: Policy) -> Settled:
 
 
 def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Outcome) -> Host:
-    """Free the slot, record the real time of sending and refund unused charges (rule 5).
+    """Free the slot unless the outcome keeps it, record the real time of sending and refund unused charges (rule 5).
 
     The pace stays charged even if nothing was sent, so that an unreachable host is not contacted sooner.
     """
@@ -58,7 +58,8 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
     for place in places:
         if place.number == lease.number:
             until = place.until
-            places = tuple([each for each in places if each is not place])
+            if not outcome.keeps_slot:
+                places = tuple([each for each in places if each is not place])
     # No refund after the lease expired: its holder counts as dead, even if it returns.
     is_free, is_no_page = outcome.is_free, lease.page and not outcome.page
     # No refund after the calendar jumped either: the charged day is then unknown.

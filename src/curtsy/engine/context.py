@@ -43,16 +43,27 @@ MOST_TAKERS = 4096
 class HeldResources:
     """Resources that a flow currently holds."""
 
-    __slots__ = ("claimed", "is_robots", "is_sent", "on_wire", "place", "send", "ticket", "waiters")
+    __slots__ = (
+        "claimed", "has_open_body", "is_robots", "is_sent", "on_wire", "open_ticket", "place", "reads_later", "send",
+        "ticket", "waiters",
+    )  # fmt: skip
 
     def __init__(
         self,
         send: Callable[[Request, Limits], Awaitable[Reply]] | None = None,
         on_wire: Callable[[bool], None] | None = None,
         place: Callable[[], Awaitable[None] | None] | None = None,
+        *,
+        reads_later: bool = False,
     ) -> None:
         self.send = send
         """Function that sends the requests for the page; None for the sender's."""
+        self.reads_later = reads_later
+        """True if a reply of `send` that is not whole has a body that the caller reads after the flow."""
+        self.has_open_body = False
+        """True if the last request for the page has such a reply."""
+        self.open_ticket: Ticket | None = None
+        """Settled ticket whose slot that body keeps, until `BodySlot` returns it."""
         self.on_wire = on_wire
         """Callback for the start (True) and the end (False) of each request on the wire."""
         self.place = place

@@ -17,6 +17,8 @@ from types import GeneratorType
 from typing import Any, TypeVar
 from weakref import ref
 
+import msgspec
+
 from curtsy.core.amendment import Renew
 from curtsy.core.cache import Store as StorePage
 from curtsy.core.decision import Late, Settled
@@ -243,10 +245,13 @@ class Driver(StoreDriver):
         return answer
 
     def _settle(self, effect: Settle, resources: HeldResources) -> Settled | Procedure[Settled]:
-        ticket = _checked(effect.ticket)
+        ticket, outcome = _checked(effect.ticket), effect.outcome
         resources.ticket = None
-        state = self.gate.settle_now(ticket, effect.outcome)
-        return self.finishing(self.gate.settlement(ticket, effect.outcome)) if state is None else state
+        if resources.has_open_body and ticket.policy.concurrency is not None:
+            resources.open_ticket, resources.has_open_body = ticket, False
+            outcome = msgspec.structs.replace(outcome, keeps_slot=True)
+        state = self.gate.settle_now(ticket, outcome)
+        return self.finishing(self.gate.settlement(ticket, outcome)) if state is None else state
 
     def _return(self, resources: HeldResources, procedure: Procedure[Result]) -> Procedure[Result]:
         """Run the procedure that ends the ticket of a flow."""
@@ -367,6 +372,8 @@ class Driver(StoreDriver):
         resources.is_sent = False
         if not isinstance(reply, Response | Failure):  # None would mean that nothing was sent, and be retried for ever
             raise TypeError(f"the sender returned {reply!r} instead of a Response or a Failure")
+        if resources.reads_later and not effect.cut:
+            resources.has_open_body = isinstance(reply, Response) and not reply.is_whole
         if _log.hears(logging.DEBUG):
             _tell(effect.request, reply)
         return reply

@@ -18,7 +18,7 @@ from functools import partial
 
 import msgspec
 
-from curtsy.core.amendment import Amendment
+from curtsy.core.amendment import Amendment, Release
 from curtsy.core.decision import Decision, Go, Late, Lease, No, Settled, Wait
 from curtsy.core.errors import Reason
 from curtsy.core.host import Host
@@ -151,7 +151,7 @@ class Gate:
         try:
             return self._settled(ticket, (yield Update(ticket.key, settled(ticket.policy, ticket.lease, outcome))))
         finally:
-            self._free(ticket)
+            self._wake(ticket, outcome)
 
     def settle_now(self, ticket: Ticket, outcome: Outcome) -> Settled | None:
         """Do the same at once; None if the store must wait, so that nothing was done."""
@@ -161,7 +161,14 @@ class Gate:
             return None if answer is NOT_NOW else self._settled(ticket, answer)
         finally:
             if answer is not NOT_NOW:
-                self._free(ticket)
+                self._wake(ticket, outcome)
+
+    def releasing(self, ticket: Ticket) -> Procedure[None]:
+        """Return the slot of a settled request whose outcome kept it."""
+        try:
+            yield Update(ticket.key, amended(ticket.policy, Release(ticket.lease)))
+        finally:
+            self._free(ticket)
 
     def _settled(self, ticket: Ticket, answer: tuple[Settled, bool]) -> Settled:
         state, has_tripped = answer
@@ -184,6 +191,13 @@ class Gate:
         host: Host = yield Update(key, amended(policy, change))
         self.queues.nudge(key)
         return host
+
+    def _wake(self, ticket: Ticket, outcome: Outcome) -> None:
+        """Wake the next waiter after a settlement."""
+        if outcome.keeps_slot:
+            self.queues.nudge(ticket.key)  # the reply may have closed the breaker, or the host now refuses
+        else:
+            self._free(ticket)
 
     def _free(self, ticket: Ticket) -> None:
         if ticket.policy.concurrency is not None:

@@ -9,8 +9,10 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from curtsy.cache.keys import PageCache
 from curtsy.cache.opening import cache_path, open_cache
@@ -18,10 +20,10 @@ from curtsy.core import messages
 from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.fetch_state import NO_TIME, Again, FetchState, Refusal
-from curtsy.core.flow import closed, fetch, refused_by_settings, set_out
+from curtsy.core.flow import closed, fetch, fetch_hop, refused_by_settings, set_out
 from curtsy.core.policy import Policies
 from curtsy.core.record import FetchRecord
-from curtsy.core.request import Failure, Headers, Request
+from curtsy.core.request import Failure, Headers, Reply, Request
 from curtsy.core.result import FetchResult
 from curtsy.core.robots_flow import rules_for
 from curtsy.core.rules import Rules
@@ -33,10 +35,12 @@ from curtsy.engine.counters import EVERY, Counters, Publisher
 from curtsy.engine.download import DownloadResult, DownloadTask, Part
 from curtsy.engine.driver import Driver, never
 from curtsy.engine.gate import Gate
+from curtsy.engine.hop import BodySlot, Hop, Send
 from curtsy.engine.single_flight import SingleFlight, always
 from curtsy.engine.store_driver import Finished
 from curtsy.engine.timers import SystemTimers, Timers, VirtualClock
 from curtsy.http.cookies import Cookies
+from curtsy.http.exchange import note_unsent
 from curtsy.http.sender import Limits, Sender
 from curtsy.settings import Settings
 from curtsy.settings.live import LiveSettings
@@ -121,6 +125,8 @@ class Session:
         self._on_record = on_record
         self._single_flight = SingleFlight()
         self._download_paths: set[Path] = set()
+        self._slots: WeakSet[BodySlot] = WeakSet()
+        """Slots of responses that other libraries are reading."""
         self._is_closed = False
         self._closing = Once(self._release)
 
@@ -181,6 +187,47 @@ class Session:
         finally:
             self._download_paths.discard(part.path)
             part.close()
+
+    async def hop(self, ask: FetchRequest, send: Send) -> Hop:
+        """Let a library send one request of its own: admit it, call `send`, and settle the reply.
+
+        Cookies, redirects and retries are the library's. robots.txt is requested by the built-in sender.
+        """
+        self._check_open()
+        state = set_out(ask, self.context)
+        resources = HeldResources(partial(self._send_guarded, send), reads_later=True)
+        return await self._single_flight.join(
+            object(), lambda: self._hop(ask, state, resources), lambda: self._hop_closed(state, resources)
+        )
+
+    async def _hop(self, ask: FetchRequest, state: FetchState, resources: HeldResources) -> Hop:
+        try:
+            end, result = await self._driver.run_flow(fetch_hop(ask, state), resources)
+        except BaseException:
+            if resources.open_ticket is not None:
+                BodySlot(self.gate, resources.open_ticket).close()
+            raise
+        if resources.open_ticket is None:
+            return Hop(end, result, None)
+        slot = BodySlot(self.gate, resources.open_ticket)
+        self._slots.add(slot)
+        return Hop(end, result, slot)
+
+    async def _send_guarded(self, send: Send, request: Request, limits: Limits) -> Reply:
+        """Send a request by a library, unless the name has an address that is refused.
+
+        The library resolves the name again, so this check does not pin the address.
+        """
+        try:
+            refused = await self._sender.refused_address(request.url, limits)
+        except asyncio.CancelledError as error:
+            note_unsent(error)
+            raise
+        return await send(request) if refused is None else Failure(Reason.ADDRESS_REFUSED, refused)
+
+    def _hop_closed(self, state: FetchState, resources: HeldResources) -> Hop:
+        result = self._closed(state, resources)
+        return Hop(Refusal(Reason.CLOSED, result.message), result, None)
 
     def _work(
         self, ask: FetchRequest, on_wire: OnWire | None = None, before_send: BeforeSend | None = None
@@ -313,7 +360,9 @@ class Session:
             stack.push_async_callback(self._sender.close)
             for task in self.revalidations.values():
                 task.cancel()
-            await self._single_flight.close()
+            for slot in list(self._slots):
+                slot.close()
+            await self._single_flight.close()  # lets scheduled callbacks run, such as those of the slots
             while active := {*self.revalidations.values(), *self.gate.driver.background}:
                 await asyncio.wait(active)
 

@@ -154,6 +154,13 @@ class StoreDriver:
         """Return a procedure that ends in time even if the store hangs; None for no limit."""
         return procedure if seconds is None or self.is_immediate else single(Limit(procedure, seconds))
 
+    def start(self, procedure: Procedure[Any]) -> None:
+        """Run a procedure in the background. Its errors of the store are ignored."""
+        with contextlib.suppress(StoreError):
+            effect = self.advance(procedure)
+            if type(effect) is not Finished:
+                self._in_background(_quiet(self.resume(procedure, effect)))
+
     async def finish(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Complete work even if its caller is cancelled."""
         if self.is_immediate:
@@ -197,6 +204,11 @@ class StoreDriver:
             if not limit.expired():
                 raise
             return Late(0.0)
+
+
+async def _quiet(work: Coroutine[Any, Any, Any]) -> None:
+    with contextlib.suppress(StoreError):
+        await work
 
 
 def single(effect: Any) -> Procedure[Any]:

@@ -425,12 +425,12 @@ def open_resolver(names: Resolver | Mapping[str, str | Sequence[str]] | None) ->
     return TableResolver(names) if isinstance(names, Mapping) else names
 
 
-async def refused_behind_proxy(host: str, names: Names, within: float) -> AddressRefused | None:
-    """Return why a host behind a proxy is refused; None if it is permitted.
+async def refused_unpinned(host: str, names: Names, within: float) -> AddressRefused | None:
+    """Return why a host is refused to which a proxy or another library connects; None if it is permitted.
 
-    One refused address suffices, because the proxy chooses among them. A name that cannot be resolved here `within`
-    that many seconds is permitted, because behind many proxies only the proxy can resolve names. The proxy decides
-    about the address in any case.
+    One refused address suffices, because that party chooses among them. A name that cannot be resolved here `within`
+    that many seconds is permitted, because behind many proxies only the proxy can resolve names. The other party
+    decides about the address in any case.
     """
     try:
         async with asyncio.timeout(within):

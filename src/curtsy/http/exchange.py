@@ -11,7 +11,7 @@ import time
 
 from curtsy.core.errors import Reason
 from curtsy.core.request import Failure, Headers, Reply, Request, Response
-from curtsy.http.address import AddressRefused, NamesBusy, NoAddress, NoIPv6, network_of, refused_behind_proxy
+from curtsy.http.address import AddressRefused, NamesBusy, NoAddress, NoIPv6, network_of, refused_unpinned
 from curtsy.http.body import Body, Limits, Sink, too_large
 from curtsy.http.connection import STOOD_STILL, Connection, Route
 from curtsy.http.decoding import UnknownCoding, decoder_of
@@ -110,7 +110,7 @@ class Exchange:
     async def _run_in_slot(self, pool: Pool) -> Reply:
         route, limits = self._route, self._limits
         if route.proxy is not None and not limits.allow_private:
-            refused = await refused_behind_proxy(route.host, pool.names, limits.connect_timeout)
+            refused = await refused_unpinned(route.host, pool.names, limits.connect_timeout)
             if refused is not None:
                 return Failure(Reason.ADDRESS_REFUSED, str(refused.strerror))
         connection = pool.reuse(route) or await self._open(pool)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from curtsy.core.errors import Reason
 from curtsy.core.request import Failure, Reply, Request
 from curtsy.core.url import Url
-from curtsy.http.address import Resolver, open_resolver
+from curtsy.http.address import Resolver, open_resolver, refused_unpinned
 from curtsy.http.body import Limits, Sink
 from curtsy.http.connection import Route
 from curtsy.http.exchange import Exchange, note_unsent
@@ -49,6 +49,10 @@ class Sender(Protocol):
 
     async def locate(self, url: Url, limits: Limits) -> str:
         """Return the address of a URL's host, by which a crawl shares its connections; empty if it is unknown."""
+        ...
+
+    async def refused_address(self, url: Url, limits: Limits) -> str | None:
+        """Return why an address of a URL's host is refused, before another library connects to it; None if none is."""
         ...
 
     async def close(self) -> None:
@@ -117,6 +121,13 @@ class HttpSender:
             return ""
         pool = await self._pool()
         return await pool.locate(url, limits.connect_timeout, guarded=not limits.allow_private)
+
+    async def refused_address(self, url: Url, limits: Limits) -> str | None:
+        """Return why an address of a URL's host is refused; None if none is, or if private ones are allowed."""
+        if limits.allow_private or self._closed:
+            return None
+        refused = await refused_unpinned(url.host, (await self._pool()).names, limits.connect_timeout)
+        return None if refused is None else str(refused.strerror)
 
     async def close(self) -> None:
         """Close all connections. Idempotent; later requests fail."""
