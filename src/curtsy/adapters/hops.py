@@ -1,0 +1,300 @@
+"""Hops of other libraries: the implementation that all adapters share, for tasks and for threads."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from curtsy.blocking import Client, parts_of
+from curtsy.client import AsyncClient, session_of
+from curtsy.core.cache import entry_of
+from curtsy.core.effects import FetchRequest
+from curtsy.core.errors import PolicyError, Reason
+from curtsy.core.request import Failure, Headers, Reply, Request, Response, whole_number
+from curtsy.core.result import FetchResult
+from curtsy.engine.hop import BodySlot, Hop
+from curtsy.engine.keywords import ClientKeywords
+from curtsy.engine.session import Session
+
+Native = TypeVar("Native")
+"""Response of the library."""
+
+Fields = tuple[tuple[str, str], ...]
+
+_ADDED = frozenset({"user-agent", "if-none-match", "if-modified-since"})
+"""Header fields that an adapter may add to a request: a missing User-Agent, and the conditions of the cache."""
+
+_LIBRARYS_OWN = {
+    "max_retries": "The library retries by itself, and each try passes the gate",
+    "stale_while_revalidate": "Only the library can send a request, while its caller waits",
+    "cookies": "The library keeps cookies by itself",
+}
+
+
+class Trouble(NamedTuple):
+    """Meaning of an exception of a library."""
+
+    reason: Reason
+    is_sent: bool
+    """True if the request may have been sent."""
+
+    is_proxys: bool = False
+    """True if a proxy failed, so that the error says nothing about the host."""
+
+
+class Wire(Protocol[Native]):
+    """One request of a library, and its response."""
+
+    def head(self, native: Native) -> tuple[int, Headers]:
+        """Return status and headers of a response."""
+        ...
+
+    def trouble(self, error: Exception) -> Trouble | None:
+        """Return the meaning of the library's error; None for an error that is not the network's."""
+        ...
+
+    def attach(self, native: Native, slot: BodySlot) -> None:
+        """Close the slot when the body of the response ends or is closed."""
+        ...
+
+    def cached(self, response: Response, result: FetchResult) -> Native:
+        """Return a cached response as one of the library."""
+        ...
+
+    def refused(self, result: FetchResult) -> Exception:
+        """Return the exception for a refusal."""
+        ...
+
+
+class AsyncWire(Wire[Native], Protocol[Native]):
+    """Request that a task sends."""
+
+    async def send(self, added: Fields) -> Native:
+        """Send the request with additional header fields."""
+        ...
+
+    async def body(self, native: Native) -> bytes:
+        """Read and decode the body, and keep it for the reader of the response."""
+        ...
+
+    async def discard(self, native: Native) -> None:
+        """Close a response that has no reader."""
+        ...
+
+
+class BlockingWire(Wire[Native], Protocol[Native]):
+    """Request that a thread sends."""
+
+    def send(self, added: Fields) -> Native:
+        """Send the request with additional header fields."""
+        ...
+
+    def body(self, native: Native) -> bytes:
+        """Read and decode the body, and keep it for the reader of the response."""
+        ...
+
+    def discard(self, native: Native) -> None:
+        """Close a response that has no reader."""
+        ...
+
+
+class _Exchange(Generic[Native]):
+    """One request on the wire: what the library answered, and what curtsy is told about it."""
+
+    def __init__(self, wire: Wire[Native], ask: FetchRequest, session: Session) -> None:
+        self._wire = wire
+        self._ask = ask
+        self._session = session
+        self._began = 0.0
+        self._reply: Reply | None = None
+        self._error: Exception | None = None
+        self.native: Native | None = None
+        """Response of the library that its caller has not received yet."""
+
+    def begin(self, request: Request) -> Fields:
+        """Start the clock; return the header fields to add to the library's request."""
+        self._began = time.monotonic()
+        if request.headers is self._ask.headers:
+            return ()
+        had = self._ask.headers
+        return tuple(each for each in request.headers.fields if each[0].lower() in _ADDED and each[0] not in had)
+
+    def came(self, native: Native) -> Response:
+        """Return the reply for the head of a response whose body is still to be read."""
+        self.native = native
+        status, headers = self._wire.head(native)
+        took = time.monotonic() - self._began
+        length = whole_number(headers.get("content-length"))
+        has_body = self._ask.method != "HEAD" and status not in (204, 304) and length != 0
+        reply = Response(status, headers, b"", took, took, (length or 0) if has_body else 0, not has_body)
+        self._reply = reply
+        return reply
+
+    def is_to_store(self, request: Request, reply: Response) -> bool:
+        """Return whether the cache stores the response, so that its body must be read first."""
+        session = self._session
+        if not session.context.has_cache or self._ask.method != "GET" or self._ask.body is not None:
+            return False
+        most = session.policies.of(request.url.domain).max_body
+        return (most is None or reply.wire_bytes <= most) and entry_of(request, reply, session.epoch()) is not None
+
+    def read(self, reply: Response, body: bytes) -> Response:
+        """Return the reply with its whole body."""
+        took = time.monotonic() - self._began
+        whole = Response(reply.status, reply.headers, body, took, reply.latency, reply.wire_bytes or len(body))
+        self._reply = whole
+        return whole
+
+    def failed(self, error: Exception) -> Failure:
+        """Return the failure for an error of the library; raise other errors again."""
+        found = self._wire.trouble(error)
+        if found is None:
+            raise error
+        self._error = error
+        detail = " ".join(str(error).split()) or type(error).__name__
+        sent_ago = time.monotonic() - self._began if found.is_sent else None
+        return Failure(found.reason, detail, sent_ago, ended_at_proxy=found.is_proxys)
+
+    def end(self, hop: Hop) -> tuple[Native, Native | None]:
+        """Return the response for the caller, and one to discard. Raises the library's error, or the refusal."""
+        unused, self.native = self.native, None
+        if hop.end is self._reply and unused is not None:
+            if hop.slot is not None:
+                self._wire.attach(unused, hop.slot)
+            return unused, None
+        if isinstance(hop.end, Response):
+            return self._wire.cached(hop.end, hop.result), unused
+        if isinstance(hop.end, Failure) and self._error is not None:
+            raise self._error
+        raise self._wire.refused(hop.result)
+
+
+class AsyncHops:
+    """Hops of a library whose requests are sent by tasks."""
+
+    def __init__(self, settings: ClientKeywords) -> None:
+        self.client = AsyncClient(**_own(settings))
+        self._session = session_of(self.client)
+        self._deadline = settings.get("deadline")
+
+    async def carry(self, wire: AsyncWire[Native], url: str, method: str, fields: Fields, has_body: bool) -> Native:
+        """Admit a request, let the library send it, and return its response."""
+        ask = _ask(url, method, fields, has_body, self._deadline)
+        exchange = _Exchange(wire, ask, self._session)
+
+        async def send(request: Request) -> Reply:
+            try:
+                native = await wire.send(exchange.begin(request))
+                reply = exchange.came(native)
+                return exchange.read(reply, await wire.body(native)) if exchange.is_to_store(request, reply) else reply
+            except Exception as error:
+                return exchange.failed(error)
+
+        try:
+            native, unused = exchange.end(await self._session.hop(ask, send))
+        finally:
+            if exchange.native is not None:
+                await wire.discard(exchange.native)
+        if unused is not None:
+            await wire.discard(unused)
+        return native
+
+    async def close(self) -> None:
+        """Close the client and its store. Idempotent."""
+        await self.client.close()
+
+
+class BlockingHops:
+    """Hops of a library whose requests are sent by threads. A background event loop runs all but the sending."""
+
+    def __init__(self, settings: ClientKeywords) -> None:
+        self.client = Client(**_own(settings))
+        self._deadline = settings.get("deadline")
+
+    def carry(self, wire: BlockingWire[Native], url: str, method: str, fields: Fields, has_body: bool) -> Native:
+        """Admit a request, let the library send it in this thread, and return its response."""
+        thread, session = parts_of(self.client)
+        ask = _ask(url, method, fields, has_body, self._deadline)
+        exchange = _Exchange(wire, ask, session)
+        handover = _Handover()
+        future = thread.submit(session.hop(ask, handover.send))
+        future.add_done_callback(handover.ended)
+        try:
+            while (request := handover.next()) is not None:
+                handover.answer(self._sent(exchange, wire, request))
+            native, unused = exchange.end(future.result())
+        except BaseException:  # also Ctrl-C: the hop returns what it holds
+            future.cancel()
+            if exchange.native is not None:
+                wire.discard(exchange.native)
+            raise
+        if unused is not None:
+            wire.discard(unused)
+        return native
+
+    def _sent(self, exchange: _Exchange[Native], wire: BlockingWire[Native], request: Request) -> Reply:
+        try:
+            native = wire.send(exchange.begin(request))
+            reply = exchange.came(native)
+            return exchange.read(reply, wire.body(native)) if exchange.is_to_store(request, reply) else reply
+        except Exception as error:
+            return exchange.failed(error)
+
+    def close(self) -> None:
+        """Close the client and its store. Idempotent."""
+        self.client.close()
+
+
+class _Handover:
+    """Handover of admitted requests from the event loop to the thread that sends them, and of the replies back."""
+
+    def __init__(self) -> None:
+        self._requests: SimpleQueue[Request | None] = SimpleQueue()
+        self._reply: asyncio.Future[Reply] | None = None
+
+    async def send(self, request: Request) -> Reply:
+        """Hand a request over, and wait for its reply."""
+        self._reply = asyncio.get_running_loop().create_future()
+        self._requests.put(request)
+        return await self._reply
+
+    def next(self) -> Request | None:
+        """Wait for the next request; None at the end of the hop."""
+        return self._requests.get()
+
+    def answer(self, reply: Reply) -> None:
+        """Hand the reply back."""
+        assert self._reply is not None
+        self._reply.get_loop().call_soon_threadsafe(_resolve, self._reply, reply)
+
+    def ended(self, _: Future[Hop]) -> None:
+        """End the wait for requests."""
+        self._requests.put(None)
+
+
+def _resolve(future: asyncio.Future[Reply], reply: Reply) -> None:
+    if not future.done():  # else the hop was cancelled meanwhile
+        future.set_result(reply)
+
+
+def _own(settings: ClientKeywords) -> ClientKeywords:
+    """Return the settings of an adapter's client. Raises PolicyError for what is the library's own task."""
+    for name, why in _LIBRARYS_OWN.items():
+        if name in settings:
+            raise PolicyError(f"{name} is not a setting of an adapter. {why}.")
+    return {"cache": False, **settings, "max_retries": 0, "stale_while_revalidate": False}
+
+
+def _ask(url: str, method: str, fields: Fields, has_body: bool, deadline: float | None) -> FetchRequest:
+    return FetchRequest(url, method.upper(), Headers(fields), b"" if has_body else None, deadline)
+
+
+def refusal(kind: type[Any], result: FetchResult, request: object = None) -> Any:
+    """Return the refusal of a hop as an exception of an adapter, with the library's request."""
+    error = kind(result.message, reason=result.reason, url=result.final_url, retry_after=result.retry_after)
+    if request is not None:
+        error.request = request
+    return error

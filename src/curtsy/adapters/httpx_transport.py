@@ -1,0 +1,243 @@
+"""Transports of httpx and httpx2, which have the same interface and separate classes.
+
+`adapters/httpx.py` and `adapters/httpx2.py` bind these parts to the classes of their library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from types import ModuleType
+from typing import Any, ClassVar, Unpack
+
+from curtsy.adapters.hops import AsyncHops, BlockingHops, Fields, Trouble, refusal
+from curtsy.blocking import Client
+from curtsy.client import AsyncClient
+from curtsy.core import errors
+from curtsy.core.errors import Reason
+from curtsy.core.request import Headers, Response
+from curtsy.core.result import FetchResult
+from curtsy.engine.hop import BodySlot
+from curtsy.engine.keywords import ClientKeywords
+
+FROM_CACHE = "curtsy_from_cache"
+"""Extension of a response from the cache. Its value is `hit`, `revalidated` or `stale`."""
+
+_DECODED = frozenset({"content-encoding", "content-length"})
+"""Fields that do not describe a cached body, which is decoded."""
+
+
+class Library:
+    """Classes of one library, and the meaning of its exceptions."""
+
+    def __init__(
+        self, module: ModuleType, refused: type[errors.Refused], stream: type[SlotStream], tasks: type[AsyncSlotStream]
+    ) -> None:
+        self.httpx: Any = module
+        self.refused = refused
+        self.stream = stream
+        self.async_stream = tasks
+        httpx: Any = module
+        self._troubles: Mapping[type[Exception], Trouble] = {  # the more special ones first
+            httpx.PoolTimeout: Trouble(Reason.DEADLINE, False),  # a limit of this program
+            httpx.ConnectTimeout: Trouble(Reason.TIMEOUT, False),
+            httpx.TimeoutException: Trouble(Reason.TIMEOUT, True),
+            httpx.ConnectError: Trouble(Reason.CONNECTION_ERROR, False),
+            httpx.ProxyError: Trouble(Reason.CONNECTION_ERROR, False, is_proxys=True),
+            httpx.UnsupportedProtocol: Trouble(Reason.INVALID_URL, False),
+            httpx.LocalProtocolError: Trouble(Reason.INVALID_URL, False),
+            httpx.DecodingError: Trouble(Reason.BAD_RESPONSE, True),
+            httpx.TransportError: Trouble(Reason.CONNECTION_ERROR, True),
+        }
+
+    def trouble(self, error: Exception) -> Trouble | None:
+        """Return the meaning of an exception; None if it is not the network's."""
+        return next((each for kind, each in self._troubles.items() if isinstance(error, kind)), None)
+
+
+class SlotStream:
+    """Body of a response that returns its slot at the end."""
+
+    def __init__(self, inner: Any, slot: BodySlot) -> None:
+        self._inner = inner
+        self._slot = slot
+        self._parts = _counted(slot)
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self._inner:
+            self._parts[0] += 1
+            yield part
+        self._slot.close()
+
+    def close(self) -> None:
+        """Close the body and return the slot."""
+        try:
+            self._inner.close()
+        finally:
+            self._slot.close()
+
+
+class AsyncSlotStream:
+    """Body of a response that returns its slot at the end."""
+
+    def __init__(self, inner: Any, slot: BodySlot) -> None:
+        self._inner = inner
+        self._slot = slot
+        self._parts = _counted(slot)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for part in self._inner:
+            self._parts[0] += 1
+            yield part
+        self._slot.close()
+
+    async def aclose(self) -> None:
+        """Close the body and return the slot."""
+        try:
+            await self._inner.aclose()
+        finally:
+            self._slot.close()
+
+
+def _counted(slot: BodySlot) -> list[int]:
+    """Return the counter by which a slot sees progress. It does not refer to the stream, which refers to the slot."""
+    parts = [0]
+    slot.progress = lambda: parts[0]
+    return parts
+
+
+class _Wire:
+    """One request, and what both kinds of transports do with its response."""
+
+    def __init__(self, library: Library, request: Any, inner: Any) -> None:
+        self.library = library
+        self.request = request
+        self.inner = inner
+
+    def head(self, native: Any) -> tuple[int, Headers]:
+        return native.status_code, Headers(native.headers.multi_items())
+
+    def trouble(self, error: Exception) -> Trouble | None:
+        return self.library.trouble(error)
+
+    def cached(self, response: Response, result: FetchResult) -> Any:
+        fields = [each for each in response.headers.fields if each[0].lower() not in _DECODED]
+        extensions = {FROM_CACHE: result.record.cache}
+        return self.library.httpx.Response(
+            response.status, headers=fields, content=response.body, extensions=extensions
+        )
+
+    def refused(self, result: FetchResult) -> Exception:
+        error: Exception = refusal(self.library.refused, result, self.request)
+        return error
+
+    def with_fields(self, added: Fields) -> Any:
+        """Return the request with additional header fields; the caller's request stays as it is."""
+        if not added:
+            return self.request
+        given = self.request
+        return self.library.httpx.Request(
+            given.method, given.url, headers=[*given.headers.multi_items(), *added], stream=given.stream,
+            extensions=given.extensions,
+        )  # fmt: skip
+
+    def with_body(self, native: Any, body: bytes) -> bytes:
+        """Make a response that was read readable again; return its decoded body."""
+        native.stream = self.library.httpx.ByteStream(body)
+        return bytes(self.library.httpx.Response(native.status_code, headers=native.headers, content=body).content)
+
+
+class _BlockingWire(_Wire):
+    def send(self, added: Fields) -> Any:
+        return self.inner.handle_request(self.with_fields(added))
+
+    def attach(self, native: Any, slot: BodySlot) -> None:
+        native.stream = self.library.stream(native.stream, slot)
+
+    def body(self, native: Any) -> bytes:
+        stream = native.stream
+        try:
+            return self.with_body(native, b"".join(stream))
+        finally:
+            stream.close()
+
+    def discard(self, native: Any) -> None:
+        native.close()
+
+
+class _AsyncWire(_Wire):
+    async def send(self, added: Fields) -> Any:
+        return await self.inner.handle_async_request(self.with_fields(added))
+
+    def attach(self, native: Any, slot: BodySlot) -> None:
+        native.stream = self.library.async_stream(native.stream, slot)
+
+    async def body(self, native: Any) -> bytes:
+        stream = native.stream
+        try:
+            return self.with_body(native, b"".join([part async for part in stream]))
+        finally:
+            await stream.aclose()
+
+    async def discard(self, native: Any) -> None:
+        await native.aclose()
+
+
+class BlockingTransport:
+    """Shared part of the transports for `Client`."""
+
+    library: ClassVar[Library]
+
+    def __init__(self, inner: Any = None, **settings: Unpack[ClientKeywords]) -> None:
+        self._inner = self.library.httpx.HTTPTransport() if inner is None else inner
+        self._hops = BlockingHops(settings)
+
+    @property
+    def client(self) -> Client:
+        """Return the client of curtsy that admits the requests."""
+        return self._hops.client
+
+    def handle_request(self, request: Any) -> Any:
+        """Send one request when its turn comes."""
+        wire = _BlockingWire(self.library, request, self._inner)
+        return self._hops.carry(wire, *_facts(request))
+
+    def close(self) -> None:
+        """Close the inner transport, and the client of curtsy with its store."""
+        try:
+            self._inner.close()
+        finally:
+            self._hops.close()
+
+
+class TaskTransport:
+    """Shared part of the transports for `AsyncClient`."""
+
+    library: ClassVar[Library]
+
+    def __init__(self, inner: Any = None, **settings: Unpack[ClientKeywords]) -> None:
+        self._inner = self.library.httpx.AsyncHTTPTransport() if inner is None else inner
+        self._hops = AsyncHops(settings)
+
+    @property
+    def client(self) -> AsyncClient:
+        """Return the client of curtsy that admits the requests."""
+        return self._hops.client
+
+    async def handle_async_request(self, request: Any) -> Any:
+        """Send one request when its turn comes."""
+        wire = _AsyncWire(self.library, request, self._inner)
+        return await self._hops.carry(wire, *_facts(request))
+
+    async def aclose(self) -> None:
+        """Close the inner transport, and the client of curtsy with its store."""
+        try:
+            await self._inner.aclose()
+        finally:
+            await self._hops.close()
+
+
+def _facts(request: Any) -> tuple[str, str, Fields, bool]:
+    """Return URL, method, header fields, and whether a request has a body."""
+    headers = request.headers
+    has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+    return str(request.url), request.method, tuple(headers.multi_items()), has_body
