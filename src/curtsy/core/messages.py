@@ -231,6 +231,7 @@ def too_many_links(url: str, count: int, most: int) -> str:
     )
 
 
+_TRAPS = "Use avoid_traps=False (--traps) to fetch it."
 _OUT_OF_SCOPE = {
     "other_host": (
         "it is on {host}, and the crawl covers {covers}",
@@ -249,8 +250,14 @@ _OUT_OF_SCOPE = {
         "its ending, {ending}, is not that of a page",
         'Use files=["{ending}"] or "all" (--files) to fetch it too.',
     ),
-    "trap": ("it looks like a trap that has no end", "Use avoid_traps=False (--traps) to fetch it."),
-    "too_long": ("its {length:,} characters look like a trap", "Use avoid_traps=False (--traps) to fetch it."),
+    "trap": ("it looks like a trap that has no end", _TRAPS),
+    "too_long": ("its {length:,} characters look like a trap", _TRAPS),
+    "sort_order": ("it is its page in another order", _TRAPS),
+    "filter": ("it is a page with a combination of filters, one of very many", _TRAPS),
+    "print_view": ("it is the print view of a page", _TRAPS),
+    "page_tool": ("it is a form or a tool of a page, without content of its own", _TRAPS),
+    "old_version": ("it is an old version of a page, or a comparison of versions", _TRAPS),
+    "calendar": ("it is a date of a calendar that has no end", _TRAPS),
 }
 
 
@@ -368,6 +375,12 @@ _DESCRIPTIONS: dict[str, Description] = {
     "file_type": Description("not a page, by its file type", "--files ENDING or --files all includes it."),
     "trap": Description("looks like an endless trap", "--traps includes it."),
     "too_long": Description("URL as long as in a trap", "--traps includes it."),
+    "sort_order": Description("page in another order", "--traps includes it."),
+    "filter": Description("combination of filters", "--traps includes it."),
+    "print_view": Description("print view of a page", "--traps includes it."),
+    "page_tool": Description("form or tool of a page", "--traps includes it."),
+    "old_version": Description("old version of a page", "--traps includes it."),
+    "calendar": Description("date of an endless calendar", "--traps includes it."),
     "too_many_links": Description("on a page with too many links", "Raise --max-links-per-page to use more of them."),
     "noindex": Description("not kept because of noindex", "--keep-noindex keeps it."),
     "not_canonical": Description("has another canonical URL", "--keep-copies keeps it."),

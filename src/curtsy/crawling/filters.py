@@ -317,6 +317,7 @@ class Filters:
         else:
             check, links = LinkCheck(claimed, claimed.depth, PackedUrls(), PackedUrls()), reading.sitemap.pages
         often = 1 if self._options.match or self._options.skip else OFTEN
+        year = time.gmtime(self._session.epoch()).tm_year
         slices = Slices() if len(links) > often else None  # few links take no time, and the CPU time a system call
         for place, link in enumerate(links):
             if slices is not None and not place % often and slices.is_over():
@@ -327,7 +328,7 @@ class Filters:
                 await asyncio.sleep(0)
                 slices.begin()
             url = link if self._traps is None else self._traps.stripped(link)
-            reason = self._outside(url, check.depth)
+            reason = self._outside(url, check.depth, claimed.url, year)
             if reason is None:
                 check.add(url)
             else:
@@ -373,13 +374,13 @@ class Filters:
         """Return whether a named sitemap is on the same host or on a host in the scope."""
         return host_of(sitemap) == host or self.scope.refuses(f"{origin_of(sitemap)}/", 0) is None
 
-    def _outside(self, url: str, depth: int) -> str | None:
-        """Return the reason to exclude a URL; None if it belongs to the crawl."""
+    def _outside(self, url: str, depth: int, page: str = "", year: int = 9999) -> str | None:
+        """Return the reason to exclude a URL, linked by a page; None if it belongs to the crawl."""
         if self._traps is not None and self._traps.is_too_long(url):
             return OutOfScope.TOO_LONG  # before any pattern: matching may take quadratic time or worse
         reason = self.scope.refuses(url, depth)
         if reason is None and self._traps is not None:
-            reason = self._traps.filters(url)
+            reason = self._traps.filters(url, page, depth, year)
         return reason
 
     def _sitemaps_of(self, origin: str, coming: int = 0) -> list[Found]:

@@ -82,6 +82,13 @@ class OutOfScope(StrEnum):
     # By `traps.py`, not by a scope.
     TRAP = "trap"
     TOO_LONG = "too_long"
+    # By `views.py`.
+    SORT_ORDER = "sort_order"
+    FILTER = "filter"
+    PRINT_VIEW = "print_view"
+    PAGE_TOOL = "page_tool"
+    OLD_VERSION = "old_version"
+    CALENDAR = "calendar"
 
 
 _ELSEWHERE = {

@@ -9,11 +9,13 @@ switches all of them off.
 | `MAX_SEGMENTS` | has more than 30 segments in its path | relative links to folders grow on every page |
 | `MAX_REPEATS` | has the same run of segments 3 times in a row, as `/a/b/a/b/a/b/` | a relative link is broken |
 | `MAX_QUERIES` | is the 1,001st query of one path, or a later one | calendars, filters and sort orders have no end |
+| `MAX_ORDERS` | is the 11th with the segments of another path in another order, in one folder | filters as folders |
+| `views.py` | leads to another view of a page: sorted, filtered, printed, edited, old | the views have no end |
 
 Runs of numbers, of single characters and of empty segments do not count as repeated: `/01/01/01/` is a date, `/f/f/f/`
 the folder of a hash. `MAX_QUERIES` skips wanted pages in one case: a path with over a thousand pages that differ by
-their query alone, such as a forum's `/topic?id=…`. Endless paths without a query (`/2031/05/`) look
-like a large site; `depth` and `max_pages` bound them.
+their query alone, such as a forum's `/topic?id=…`. Other endless paths look like a large site; `depth` and
+`max_pages` bound them.
 
 Other traps are normalized instead of skipped: `stripped` removes the parts of a URL that only identify the visitor.
 
@@ -35,17 +37,19 @@ from enum import Enum, auto
 
 from curtsy.core.url import Url, parse_url
 from curtsy.crawling.extract.scope import OutOfScope
+from curtsy.crawling.extract.views import view
 
 MAX_LENGTH = 2000
 MAX_SEGMENTS = 30
 MAX_REPEATS = 3
 MAX_QUERIES = 1000
+MAX_ORDERS = 10
 
 PATHS = 10_000
 """Paths whose queries are remembered; the least recently used is dropped first."""
 
 QUERIES = 100_000
-"""Queries remembered in all: about 10 MB."""
+"""Queries, and paths by their segments, remembered in all: about 10 MB each."""
 
 TRACKING = (
     *("utm_*", "gclid", "gclsrc", "dclid", "gbraid", "wbraid", "_ga", "_gl"),  # Google
@@ -98,24 +102,47 @@ class Traps:
         self._queries: dict[int, set[int]] = {}
         """Hashes of accepted queries, by the hash of the URL before `?`; the most recently used is last."""
         self._remembered = 0
+        self._orders: dict[int, int] = {}
+        """Hash of the first path with some segments, by the hash of these segments in any order."""
+        self._reordered: dict[int, set[int]] = {}
+        """Hashes of accepted paths that are others in another order, by the hash of their folder."""
 
     def is_too_long(self, url: str) -> bool:
         """Return whether a URL has more than `MAX_LENGTH` characters."""
         return len(url) > MAX_LENGTH
 
-    def filters(self, url: str) -> OutOfScope | None:
+    def filters(self, url: str, page: str = "", depth: int = 0, year: int = 9999) -> OutOfScope | None:
         """Return why a canonical URL is taken for a trap; None if it is not.
 
-        An accepted URL is accepted again while it is remembered.
+        `page` is the URL of the page that links to it, `depth` the number of links from a seed, `year` the present
+        year. An accepted URL is accepted again while it is remembered.
         """
         if self.is_too_long(url):
             return OutOfScope.TOO_LONG
         path, mark, query = url.partition("?")
-        if path.count("/") > 4 and _is_endless(path):  # 2 before the host, 3 in a repetition
+        if path.count("/") > 4 and (_is_endless(path) or not self._is_in_order(path)):  # 2 slashes precede the host
             return OutOfScope.TRAP
-        if mark and not self._counts(path, query):
+        reason = view(url, page, depth, year)
+        if reason is None and mark and not self._counts(path, query):
             return OutOfScope.TRAP
-        return None
+        return reason
+
+    def _is_in_order(self, path: str) -> bool:
+        """Return whether a path is not one of many that differ by the order of their segments, as filters do."""
+        place = path.find("/", 8)
+        words = [each for each in path[place + 1 :].split("/") if not _is_slight(each)]
+        if len(words) < 3:
+            return True
+        hashed, key = hash(tuple(words)), hash((path[:place], *sorted(words)))
+        if len(self._orders) >= QUERIES:
+            self._orders.clear()
+            self._reordered.clear()
+        if self._orders.setdefault(key, hashed) == hashed:
+            return True
+        accepted = self._reordered.setdefault(hash((path[:place], words[0])), set())
+        if len(accepted) < MAX_ORDERS:
+            accepted.add(hashed)
+        return hashed in accepted
 
     def _counts(self, path: str, query: str) -> bool:
         """Return whether a query of a path is within the limit, and remember it if so."""
