@@ -115,12 +115,21 @@ def view(url: str, page: str = "", depth: int = 0, year: int = 9999) -> OutOfSco
     found = _DATE.search(path) if path[-1:].isdigit() or path[-2:-1].isdigit() else None
     if not mark and found is None:
         return None
-    dates = [found[1]] if found else []
+    pairs = _pairs(query)
+    reason = _of_parameters(pairs, page if page.partition("?")[0] == path else None)
+    if reason is None:
+        dates = [found[1]] if found else []
+        dates += [date[1] for name, value in pairs if name in _DATE_NAMES and (date := _DATE_VALUE.fullmatch(value))]
+        if dates and (int(max(dates)) > year + 1 or (depth > MAX_DATES and _shape(url) == _shape(page))):
+            reason = OutOfScope.CALENDAR
+    return reason
+
+
+def _of_parameters(pairs: list[tuple[str, str]], page: str | None) -> OutOfScope | None:
+    """Return the reason of a query. `page` is the URL of the page that links to it; None if it has another path."""
     filters = 0
     order = []
-    for name, value in _pairs(query):
-        if name in _DATE_NAMES and (date := _DATE_VALUE.fullmatch(value)):
-            dates.append(date[1])
+    for name, value in pairs:
         reason = _reason(name, value)
         if reason is OutOfScope.FILTER:
             filters += 1
@@ -130,11 +139,7 @@ def view(url: str, page: str = "", depth: int = 0, year: int = 9999) -> OutOfSco
             return reason
     if filters > MOST_FILTERS:
         return OutOfScope.FILTER
-    if order and page.partition("?")[0] == path and order != _order_of(page):
-        return OutOfScope.SORT_ORDER
-    if dates and (int(max(dates)) > year + 1 or (depth > MAX_DATES and _shape(url) == _shape(page))):
-        return OutOfScope.CALENDAR
-    return None
+    return OutOfScope.SORT_ORDER if order and page is not None and order != _order_of(page) else None
 
 
 def _pairs(query: str) -> list[tuple[str, str]]:
