@@ -72,6 +72,12 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
         """True if the request costs no budget: it was not sent, or its page is unchanged (B5)."""
         return not self.sent or self.kind is Kind.NOT_MODIFIED
 
+    @property
+    def is_plain(self) -> bool:
+        """True if the host has answered and wants no change of its pace."""
+        is_answer = self.kind is Kind.ANSWERED or self.kind is Kind.NOT_MODIFIED
+        return is_answer and self.quota is None and not self.rest and self.retry_after is None
+
 
 _KINDS = {304: Kind.NOT_MODIFIED, 403: Kind.BLOCKED, 429: Kind.SLOWED}
 

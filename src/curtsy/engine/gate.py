@@ -105,7 +105,8 @@ class Gate:
 
     async def settle(self, ticket: Ticket, outcome: Outcome) -> Settled:
         """Record the consequences of a reply and wake the next waiter."""
-        return await self.driver.run(self.settlement(ticket, outcome))
+        state = self.settle_now(ticket, outcome)
+        return await self.driver.run(self.settlement(ticket, outcome)) if state is None else state
 
     async def put_back(self, ticket: Ticket) -> None:
         """Return an unused ticket: slot, budget and rate are as if it had never been taken."""
@@ -154,10 +155,13 @@ class Gate:
             self._wake(ticket, outcome)
 
     def settle_now(self, ticket: Ticket, outcome: Outcome) -> Settled | None:
-        """Do the same at once; None if the store must wait, so that nothing was done."""
-        answer = None
+        """Do the same at once; None if the store must wait, so that nothing was done.
+
+        A plain answer is written with the next admission. If the process is killed before, the lease expires.
+        """
+        update, answer = self.driver.update_soon if outcome.is_plain else self.driver.update_now, None
         try:
-            answer = self.driver.update_now(ticket.key, settled(ticket.policy, ticket.lease, outcome))
+            answer = update(ticket.key, settled(ticket.policy, ticket.lease, outcome))
             return None if answer is NOT_NOW else self._settled(ticket, answer)
         finally:
             if answer is not NOT_NOW:

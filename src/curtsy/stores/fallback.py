@@ -114,11 +114,17 @@ class AsyncFallbackStore(AsyncStore):
         return answer
 
     def update_now(self, key: str, step: Step[Answer]) -> Answer | NotNow:
+        return self._attempt_now(self._inner.update_now, key, step)
+
+    def update_soon(self, key: str, step: Step[Answer]) -> Answer | NotNow:
+        return self._attempt_now(self._inner.update_soon, key, step)
+
+    def _attempt_now(self, update: Callable[..., Any], key: str, step: Step[Answer]) -> Answer | NotNow:
         state = self._state
         if state.is_out or state.bases or state.lost:
             return NOT_NOW
         watched = WatchedStep(self._lost, key, step)
-        answer: Answer | NotNow = self._inner.update_now(key, watched)
+        answer: Answer | NotNow = update(key, watched)
         if answer is not NOT_NOW:
             state.note(watched)
             if state.lost:

@@ -160,6 +160,14 @@ class AsyncStore(ABC):
         """
         return NOT_NOW
 
+    def update_soon(self, key: str, step: Step[Answer]) -> Answer | NotNow:
+        """Do `update_now`, but the change may be written some milliseconds later.
+
+        This process sees it at once, other processes when it is written. If the process is killed before, the change
+        is lost. The answer is that of the record as this process knows it.
+        """
+        return self.update_now(key, step)
+
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
         """Do several updates in one batch, which costs little more than one update.
 

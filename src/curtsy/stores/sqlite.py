@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import threading
 import time
@@ -26,7 +27,7 @@ from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.record import Record
 from curtsy.core.time import Now
 from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, Loss, NotNow, Step
-from curtsy.stores.sqlite_inline import InlineUpdates
+from curtsy.stores.sqlite_inline import SOON, InlineUpdates
 from curtsy.stores.sqlite_records import RecordFile, Unready
 from curtsy.stores.sqlite_rows import Transaction
 from curtsy.stores.survey import Survey
@@ -42,6 +43,9 @@ _HOLD = 0.002
 
 _GRACE = 0.5
 """Extra seconds that a caller waits, because the writer's error message is more precise."""
+
+_TICKS = 200
+"""Times that the thread looks for pending changes before it waits for a call: waking it takes longer than looking."""
 
 _CHUNK = 100
 """Maximum steps of one `update_many` that must be in one transaction together."""
@@ -81,6 +85,9 @@ class AsyncSQLiteStore(AsyncStore):
 
     def update_now(self, key: str, step: Step[Answer]) -> Answer | NotNow:
         return NOT_NOW if self._is_closed else self._writer.update_now(key, step, self._clock)
+
+    def update_soon(self, key: str, step: Step[Answer]) -> Answer | NotNow:
+        return NOT_NOW if self._is_closed else self._writer.update_soon(key, step, self._clock)
 
     async def update_many(self, steps: Steps) -> list[Any]:
         return await self._opened().run(steps, self._clock)
@@ -126,14 +133,14 @@ class AsyncSQLiteStore(AsyncStore):
 class _Call:
     """Steps of a waiting thread or task, and their outcomes."""
 
-    def __init__(self, steps: Steps, clock: Clock) -> None:
+    def __init__(self, steps: Steps, clock: Clock, is_awaited: bool = True) -> None:
         self.steps = steps
         self._clock = clock
         self._outcomes: list[tuple[Any, BaseException | None]] = []
         self._failure: CurtsyError | None = None
         self.is_over = False
         """True if the caller has stopped waiting: steps not yet begun are skipped."""
-        self.loop = None if is_blocking() else asyncio.get_running_loop()
+        self.loop = None if not is_awaited or is_blocking() else asyncio.get_running_loop()
         """Event loop of the task; None for a thread, which waits on a lock, the cheapest primitive."""
         self._wakeup: asyncio.Future[bool] | threading.Lock
         if self.loop is not None:
@@ -198,7 +205,6 @@ class Writer:
         self.users = 0
         self.patience = patience
         self.file = RecordFile(path, patience=patience)
-        self._inline = InlineUpdates(self.file)
         self.begin()
 
     def begin(self) -> None:
@@ -207,14 +213,37 @@ class Writer:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._unanswered = 0
         """Calls that wait for the thread or are in its hands. Meanwhile no update may overtake them."""
+        self._inline = InlineUpdates(self.file)
+        self._is_ticking = False
+        """True if the thread looks for pending changes by itself."""
         self._thread: threading.Thread | None = None
 
     def update_now(self, key: str, step: Step[Answer], clock: Clock) -> Answer | NotNow:
         """Run a step in the caller's thread; return NOT_NOW if it must wait."""
         return NOT_NOW if self._unanswered else self._inline.update(key, step, clock)
 
-    def _submit(self, calls: Sequence[_Call]) -> None:
-        """Queue calls for the thread. Raises StoreError if the thread cannot start."""
+    def update_soon(self, key: str, step: Step[Answer], clock: Clock) -> Answer | NotNow:
+        """Do the same, but the thread may write the change later."""
+        if self._unanswered:
+            return NOT_NOW
+        answer = self._inline.update_soon(key, step, clock)
+        if self._inline.is_pending and not self._is_ticking:
+            self._is_ticking = True
+            with contextlib.suppress(StoreError):  # the next update writes it, or the end of the program
+                self._submit(None)
+        return answer
+
+    def _pending_calls(self, since: float = math.inf) -> list[_Call]:
+        """Return the calls of pending changes, which then count as unanswered. Requires `_gate`."""
+        pending = self._inline.take_pending(since)
+        self._unanswered += len(pending)
+        return [_Call([(key, step) for step in each.steps], each.clock, False) for key, each in pending.items()]
+
+    def _submit(self, calls: Sequence[_Call] | None) -> None:
+        """Queue calls for the thread, after the pending changes; None only wakes it.
+
+        Raises StoreError if the thread cannot start.
+        """
         with self._gate:
             if self._thread is None:
                 thread = threading.Thread(target=self._write, args=(self._calls,), name="curtsy-sqlite", daemon=True)
@@ -224,15 +253,21 @@ class Writer:
                     path = self.file.path
                     raise StoreError(f"{path} cannot be used: {error}. Close stores before the end.") from error
                 self._thread = thread
+            if calls is None:
+                self._calls.put(None)
+                return
             self._unanswered += len(calls)
-            for call in calls:
+            for call in (*self._pending_calls(), *calls):
                 self._calls.put(call)
 
     def stop(self, seconds: float) -> None:
-        """Answer the waiting callers, end the thread and close the file.
+        """Answer the waiting callers, write the pending changes, end the thread and close the file.
 
         If the thread does not end within `seconds`, the file stays open.
         """
+        if not self._inline.flush():
+            with contextlib.suppress(StoreError):
+                self._submit(())
         with self._gate:
             thread, calls = self._thread, self._calls
             self._thread, self._calls = None, SimpleQueue()
@@ -244,8 +279,7 @@ class Writer:
 
     def _write(self, calls: SimpleQueue[_Call | None]) -> None:
         """Run one transaction after the other, in the thread."""
-        while (call := calls.get()) is not None:
-            batch = [call]
+        while (batch := self._next_batch(calls)) is not None:
             try:
                 self.file.transact(partial(_run, batch, calls))
             except Exception as error:
@@ -257,6 +291,26 @@ class Writer:
                     each.fail(message, error)
             self._answered(batch)
             self.file.checkpoint_if_due()
+
+    def _next_batch(self, calls: SimpleQueue[_Call | None]) -> list[_Call] | None:
+        """Wait for a call or for pending changes; return None at the end of the thread."""
+        ticks = 0
+        while True:
+            try:
+                call = calls.get(timeout=SOON if self._is_ticking else None)
+            except Empty:
+                ticks += 1
+                with self._gate:
+                    if batch := self._pending_calls(time.monotonic() - SOON):
+                        return batch
+                if ticks >= _TICKS:
+                    self._is_ticking = False
+                    self._is_ticking = self._inline.is_pending  # one that has come meanwhile
+            else:
+                if call is not None:
+                    return [call]
+                if calls is not self._calls:
+                    return None
 
     def _answered(self, batch: list[_Call]) -> None:
         for call in batch:
@@ -298,6 +352,8 @@ class Writer:
 
         No thread of the pool waits for the writer, because the same pool resolves host names.
         """
+        if not self._inline.flush():
+            await self.run([(key, _keep)], clock)
         try:
             return await in_thread(look, self.file)
         except Unready:
@@ -323,7 +379,7 @@ def _waiting(calls: SimpleQueue[_Call | None], most: int | None = None) -> list[
     with contextlib.suppress(Empty):
         while most is None or len(found) < most:
             call = calls.get_nowait()
-            if call is None:  # the end marker is for the thread's own loop
+            if call is None:  # for the thread's own loop
                 calls.put(None)
                 break
             found.append(call)
