@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +23,13 @@ from curtsy.engine.context import Context
 from curtsy.engine.driver import Driver
 from curtsy.engine.gate import Gate
 from curtsy.http.sender import HttpSender, Limits, Sender
-from curtsy.stores import Answer, Step
+from curtsy.stores import Answer, Proposal, Step
+from curtsy.stores.codec import unpack
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
+from curtsy.stores.sqlite import AsyncSQLiteStore
 from curtsy.testing import FakeClock, FakeTimers
 from tests.client.fetching import AGENT, UNPACED, client, domain_of, host_of
+from tests.support.polling import until
 from tests.support.site import Reply as Played
 from tests.support.site import Site, later, redirect
 
@@ -133,3 +140,64 @@ async def test_a_task_that_slept_its_place_away_asks_for_another(site: Site) -> 
 
     assert site.count() == 1
     assert (host.places, sum(day.requests for day in host.days)) == ((), 2)
+
+
+class Checking(HttpSender):
+    """A sender that looks into the file of the state before each request: has it all charges by then?"""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self.sent = self.under_way = 0
+        self.uncharged: list[tuple[int, int]] = []
+
+    async def send(self, request: Request, limits: Limits) -> Reply:
+        self.sent += 1
+        self.under_way += 1
+        try:
+            with contextlib.closing(sqlite3.connect(self._path)) as file:
+                key = f"host:{request.url.domain}".encode()
+                [data] = file.execute("SELECT data FROM records WHERE key = ?", (key,)).fetchone()
+            host = unpack(data)
+            assert isinstance(host, Host)
+            if len(host.places) < self.under_way:
+                self.uncharged.append((len(host.places), self.under_way))
+            return await super().send(request, limits)
+        finally:
+            self.under_way -= 1
+
+
+class Confirming(AsyncSQLiteStore):
+    """A store that counts the charges that were written together with others."""
+
+    confirmed = 0
+
+    def confirm(self, proposal: Proposal) -> bool:
+        self.confirmed += 1
+        return super().confirm(proposal)
+
+
+async def test_no_request_leaves_before_its_charge_is_in_the_file(site: Site, tmp_path: Path) -> None:
+    """F38: also if they are charged together, and some are cancelled meanwhile. Those are not charged."""
+    path = tmp_path / "state.sqlite"
+    store, sender = Confirming(path), Checking(path)
+    site.page("/", "x")
+
+    limits = {**UNPACED, "concurrency": 16, "max_requests_per_day": 100_000, "max_pages_per_day": 0}
+    async with client(clock=None, store=store, sender=sender, respect_robots=False, **limits) as web:
+
+        async def some() -> bool:
+            tasks = [asyncio.ensure_future(web.fetch(site.url(f"/?{number}"))) for number in range(16)]
+            for _ in range(sender.sent % 9):
+                await asyncio.sleep(0)
+            for task in tasks[::5]:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            return store.confirmed >= 100
+
+        await until(some)
+        host = await host_of(web, site.url("/"))
+
+    assert sender.uncharged == []
+    assert host.places == ()
+    assert site.count() <= sum(day.requests for day in host.days) <= sender.sent

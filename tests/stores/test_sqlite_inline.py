@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
+import multiprocessing
 import os
 import sqlite3
 import threading
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from curtsy.core.host import Host
 from curtsy.core.outcome import Kind, Outcome
@@ -20,7 +23,8 @@ from curtsy.core.policy import UNLIMITED
 from curtsy.core.time import Now
 from curtsy.engine.gate import Gate, Ticket
 from curtsy.engine.gate_steps import Request
-from curtsy.stores import NOT_NOW, AsyncStore, Step
+from curtsy.stores import NOT_NOW, AsyncStore, Proposal, Step
+from curtsy.stores.codec import unpack
 from curtsy.stores.fallback import AsyncFallbackStore
 from curtsy.stores.sqlite import AsyncSQLiteStore
 from curtsy.stores.sqlite_inline import SLOW
@@ -241,6 +245,114 @@ async def test_what_was_written_in_the_callers_thread_is_put_into_a_fresh_file(p
     assert store.update_now("host:a", count) is NOT_NOW
     assert await store.update("host:a", count) == 3
     await store.close()
+
+
+def requests_in(path: Path, key: str) -> int:
+    """Return what another process finds in the file, without a look into the memory of this one."""
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        [data] = other.execute("SELECT data FROM records WHERE key = ?", (key.encode(),)).fetchone()
+    host = unpack(data)
+    assert isinstance(host, Host)
+    return host.requests
+
+
+@pytest.mark.parametrize("by", ["update", "update_now", "read", "close", "nobody"])
+async def test_a_change_that_may_be_written_soon_is(store: AsyncSQLiteStore, path: Path, by: str) -> None:
+    """F38: this process knows it at once; the file has it with the next write, or after some milliseconds."""
+    await store.update("b", count)
+    before = await inline(store, "a", count)
+    while (answer := store.update_soon("a", count)) is NOT_NOW:
+        before = await store.update("a", count)
+
+    assert answer == before + 1
+    match by:
+        case "update":
+            await store.update("b", count)
+        case "update_now":
+            await inline(store, "b", count)
+        case "read":
+            assert (await store.read("a")).requests == before + 1
+        case "close":
+            await store.close()
+        case _:
+            await until(lambda: requests_in(path, "a") == before + 1)
+    assert requests_in(path, "a") == before + 1
+
+
+async def test_a_pending_change_is_made_on_the_record_of_another_process(store: AsyncSQLiteStore, path: Path) -> None:
+    """F42: nothing of it is lost, and nothing that the other one wrote."""
+    place = InFile(str(path))
+    await inline(store, "host:one", count)
+    while store.update_soon("host:one", count) is NOT_NOW:
+        await store.update("host:one", count)
+    before = (await store.read("host:one")).requests
+    await inline(store, "host:one", keep)
+    [proposed] = await proposals(store, "host:one")
+    assert store.update_soon("host:one", count) is not NOT_NOW
+
+    run([Worker("one", 4, place)])
+
+    assert not store.confirm(proposed), "its caller saw the older record"
+    assert (await store.read("host:one")).requests == before + 5
+
+
+async def proposals(store: AsyncStore, *keys: str) -> list[Proposal]:
+    """Propose to count, as soon as the records are known and no proposal was void shortly before."""
+    found: list[Proposal] = []
+
+    async def are_proposed() -> bool:
+        found.clear()
+        for key in keys:
+            await inline(store, key, lambda host, now: (replace(host or Host(), sent_at=now.at), True))
+        found.extend(each[1] for key in keys if (each := store.propose(key, count)) is not NOT_NOW)
+        for proposal in found if len(found) < len(keys) else ():
+            proposal.is_void = True
+        return len(found) == len(keys)
+
+    await until(are_proposed, every=0.001)
+    return found
+
+
+async def test_proposals_are_written_together_and_only_when_confirmed(store: AsyncSQLiteStore, path: Path) -> None:
+    """F38: the charge of a request is in the file before it leaves. A proposal that is taken back never is."""
+    keys = ("b", "c", "d")
+    proposed = await proposals(store, *keys)
+    proposed[2].is_void = True
+    assert [requests_in(path, key) for key in keys] == [0, 0, 0]
+
+    assert [store.confirm(each) for each in proposed] == [True, True, False]
+    assert [requests_in(path, key) for key in keys] == [1, 1, 0]
+
+
+async def test_a_proposal_is_void_if_the_lock_is_not_free(store: AsyncSQLiteStore, path: Path) -> None:
+    """Design 3: the event loop does not wait for it. A settlement that is pending with it is still written."""
+    before = await inline(store, "a", count)
+    [proposed] = await proposals(store, "a")
+    assert store.update_soon("a", count) == before + 2
+    with open(f"{path}.lock") as side_file:  # noqa: ASYNC230
+        fcntl.flock(side_file, fcntl.LOCK_EX)
+        assert not store.confirm(proposed)
+
+    assert store.propose("a", count) is NOT_NOW, "the next one is charged at once"
+    assert (await store.read("a")).requests == before + 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+async def test_a_forked_child_leaves_pending_changes_to_its_parent(store: AsyncSQLiteStore, path: Path) -> None:
+    """F42: written twice, a settlement would count twice."""
+    before = await inline(store, "a", count)
+    while store.update_soon("a", count) is NOT_NOW:
+        before = await store.update("a", count)
+
+    def child() -> None:
+        asyncio.run(store.update("b", count))
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    await asyncio.to_thread(process.join)
+
+    assert process.exitcode == 0
+    assert (await store.read("a")).requests == before + 1
 
 
 def test_loops_and_threads_share_a_file(path: Path) -> None:

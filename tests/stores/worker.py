@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from curtsy.stores import NOT_NOW, BlockingStore, Store
+from curtsy.stores import NOT_NOW, AsyncStore, BlockingStore, Store
 from tests.stores.places import Place, place_of
 from tests.stores.steps import count, keep
 from tests.support.warm import Process
@@ -96,6 +96,15 @@ def measure(store: Store, times: int) -> None:
 def count_mixed(store: BlockingStore, times: int) -> None:
     """On three keys, by two threads and four tasks at once; the tasks try first without the writer thread."""
 
+    async def counted_at_once(inner: AsyncStore, key: str, way: int) -> bool:
+        if way == 2:
+            proposed = inner.propose(key, count)
+            if proposed is NOT_NOW:
+                return False
+            await asyncio.sleep(0)
+            return inner.confirm(proposed[1])
+        return (inner.update_soon if way else inner.update_now)(key, count) is not NOT_NOW
+
     def counted(thread: int) -> None:
         for turn in range(times):
             store.update(f"host:{(turn + thread) % 3}", count)
@@ -103,7 +112,7 @@ def count_mixed(store: BlockingStore, times: int) -> None:
     async def task(number: int) -> None:
         for turn in range(times):
             key = f"host:{(turn + number) % 3}"
-            if store.inner.update_now(key, count) is NOT_NOW:
+            if not await counted_at_once(store.inner, key, turn % 3):
                 await store.inner.update(key, count)
             if turn % 7 == number:
                 await asyncio.sleep(0)

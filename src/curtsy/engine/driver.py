@@ -98,6 +98,11 @@ class _Renewals:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def is_busy(self) -> bool:
+        """True if requests are in progress."""
+        return bool(self._due)
+
     def begin(self, ticket: Ticket) -> None:
         """Renew the lease of a ticket until `end()`."""
         loop = asyncio.get_running_loop()
@@ -233,7 +238,8 @@ class Driver(StoreDriver):
         policies = self.context.policies
         request = self.context.gate_request(effect, policies)
         is_current = policies.of(effect.domain) is effect.policy  # else the queue handles the changed settings
-        answer = self.gate.admit_now(request) if is_current else None
+        # Alone, a request would only wait for the next turn of the event loop.
+        answer = self.gate.admit_now(request, may_propose=self._renewals.is_busy) if is_current else None
         if answer is None:
             return self._queue(request, resources)
         resources.ticket = answer if isinstance(answer, Ticket) else None
@@ -339,6 +345,11 @@ class Driver(StoreDriver):
 
     async def _send(self, effect: Send, resources: HeldResources) -> Reply | None:
         ticket = _checked(effect.ticket)
+        if ticket.proposal is not None:
+            await asyncio.sleep(0)  # the other tasks of this turn of the event loop join the transaction
+            if not self.gate.confirm(ticket):
+                resources.ticket = None
+                return None
         if self.timers.now() + effect.timeout > ticket.good_until:
             # The process was suspended: the lease may expire before the response arrives.
             return None

@@ -29,7 +29,7 @@ from curtsy.engine.gate_steps import Request, amended, charge, foresee, give_bac
 from curtsy.engine.store_driver import Procedure, Sleep, StoreDriver, Update
 from curtsy.engine.timers import SystemTimers, Timers, Waiter
 from curtsy.engine.wait_queue import queues_of
-from curtsy.stores import NOT_NOW, AsyncStore, NotNow, Shared, Step
+from curtsy.stores import NOT_NOW, AsyncStore, NotNow, Proposal, Shared, Step
 from curtsy.system.log import library_logger
 
 _log = library_logger("gate")
@@ -67,6 +67,9 @@ class Ticket(msgspec.Struct, frozen=True, gc=False):
 
     epoch: int = 0
     """Departure in microseconds since 1970, by the store's calendar."""
+
+    proposal: Proposal | None = None
+    """Charge that `Gate.confirm` must write before the request is sent; None if it is written."""
 
     refund: Step[None] | None = None
     """Step that returns the global token of this ticket; None if there is none to return."""
@@ -125,11 +128,11 @@ class Gate:
         """Admit a request in the queue of its host."""
         return _Admission(self, request, waiter or self.timers.waiter()).run()
 
-    def admit_now(self, request: Request) -> Ticket | No | None:
+    def admit_now(self, request: Request, *, may_propose: bool = False) -> Ticket | No | None:
         """Decide without the queue; None if the request or the store must wait.
 
         Its policies must be those in force. Nothing can come between the look at the queue and the charge, so that the
-        request passes no other.
+        request passes no other. `may_propose`: the caller confirms the ticket before it sends.
         """
         update_now, queues, has_rate = self.driver.update_now, self.queues, request.global_policy is not None
         if queues.is_queued(request.key):
@@ -137,18 +140,38 @@ class Gate:
         asked_at = self.timers.now()
         if has_rate and (queues.is_queued(GLOBAL) or not queues.take_prepaid(asked_at)):
             return None
-        answer = update_now(request.key, charge(request.policy, self.roll(), **request.case))
+        step = charge(request.policy, self.roll(), **request.case)
+        proposed = self.driver.store.propose(request.key, step) if may_propose else NOT_NOW
+        answer, proposal = (update_now(request.key, step), None) if proposed is NOT_NOW else proposed
         decision, epoch = (None, 0) if answer is NOT_NOW else answer
         if isinstance(decision, Go):
             if request.policy.concurrency is not None:
                 queues.hold(request.key)
-            return Ticket(request.key, request.policy, decision, 0.0, asked_at + decision.lease.lasts, epoch)
+            good_until = asked_at + decision.lease.lasts
+            return Ticket(request.key, request.policy, decision, 0.0, good_until, epoch, proposal)
         if has_rate:
             queues.return_prepaid()
-        return decision if isinstance(decision, No) else None
+        return decision if isinstance(decision, No) and proposal is None else None
+
+    def confirm(self, ticket: Ticket) -> bool:
+        """Write the charge of a ticket; return False if the ticket is void: nothing was charged."""
+        if ticket.proposal is None or self.driver.store.confirm(ticket.proposal):
+            return True
+        self._free(ticket)
+        return False
+
+    def _withdraw(self, ticket: Ticket) -> bool:
+        """Drop a charge that is not yet written; return False if it is written and must be settled."""
+        if ticket.proposal is None or ticket.proposal.is_written:
+            return False
+        ticket.proposal.is_void = True
+        self._free(ticket)
+        return True
 
     def settlement(self, ticket: Ticket, outcome: Outcome) -> Procedure[Settled]:
         """Record the consequences of a reply, and wake the next waiter: a slot is free, or the host now refuses."""
+        if self._withdraw(ticket):
+            return Settled(0.0)
         try:
             return self._settled(ticket, (yield Update(ticket.key, settled(ticket.policy, ticket.lease, outcome))))
         finally:
@@ -182,6 +205,8 @@ class Gate:
 
     def returning(self, ticket: Ticket) -> Procedure[None]:
         """Return an unused ticket completely."""
+        if self._withdraw(ticket):
+            return
         try:
             yield Update(ticket.key, uncharged(ticket.policy, ticket.lease))
             if ticket.refund is not None:
@@ -322,7 +347,7 @@ class _Admission:
         if isinstance(decision, Go):
             self._is_holding = request.policy.concurrency is not None
             waited, good_until = self._timers.now() - self._began, asked_at + decision.lease.lasts
-            return Ticket(self._key, request.policy, decision, waited, good_until, epoch, refund)
+            return Ticket(self._key, request.policy, decision, waited, good_until, epoch, refund=refund)
         yield from self._return_token(refund)
         return decision if isinstance(decision, No) else (yield from self._wait(decision))
 

@@ -7,13 +7,25 @@ from typing import Any, Literal
 
 from curtsy.stores.blocking import BlockingStore, for_threads
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
-from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, Loss, NotNow, Shared, Step, Store, WrappedStore
+from curtsy.stores.protocol import (
+    NOT_NOW,
+    Answer,
+    AsyncStore,
+    Loss,
+    NotNow,
+    Proposal,
+    Shared,
+    Step,
+    Store,
+    WrappedStore,
+)
 from curtsy.stores.url import parse_store_url
 from curtsy.system.clock import Clock
 
 __all__ = [
     "NOT_NOW", "Answer", "AsyncMemoryStore", "AsyncStore", "BlockingStore", "Loss", "MemoryStore", "NotNow",
-    "Outage", "Shared", "Step", "Store", "WrappedStore", "for_threads", "open_async_store", "open_store", "read_all",
+    "Outage", "Proposal", "Shared", "Step", "Store", "WrappedStore", "for_threads", "open_async_store", "open_store",
+    "read_all",
 ]  # fmt: skip
 
 

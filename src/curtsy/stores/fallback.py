@@ -23,7 +23,7 @@ from curtsy.core.host import fresh
 from curtsy.core.record import Record
 from curtsy.core.time import Now
 from curtsy.stores.fallback_state import FallbackState, Gone, Sight, WatchedStep
-from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, NotNow, Shared, Step
+from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, NotNow, Proposal, Shared, Step
 from curtsy.stores.survey import HOSTS, Survey, survey_of
 from curtsy.system.threads import in_thread, is_blocking, run_blocking
 
@@ -114,17 +114,26 @@ class AsyncFallbackStore(AsyncStore):
         return answer
 
     def update_now(self, key: str, step: Step[Answer]) -> Answer | NotNow:
-        return self._attempt_now(self._inner.update_now, key, step)
+        answer: Answer | NotNow = self._attempt_now(self._inner.update_now, key, step)
+        return answer
 
     def update_soon(self, key: str, step: Step[Answer]) -> Answer | NotNow:
-        return self._attempt_now(self._inner.update_soon, key, step)
+        answer: Answer | NotNow = self._attempt_now(self._inner.update_soon, key, step)
+        return answer
 
-    def _attempt_now(self, update: Callable[..., Any], key: str, step: Step[Answer]) -> Answer | NotNow:
+    def propose(self, key: str, step: Step[Answer]) -> tuple[Answer, Proposal] | NotNow:
+        answer: tuple[Answer, Proposal] | NotNow = self._attempt_now(self._inner.propose, key, step)
+        return answer
+
+    def confirm(self, proposal: Proposal) -> bool:
+        return self._inner.confirm(proposal)
+
+    def _attempt_now(self, update: Callable[..., Any], key: str, step: Step[Any]) -> Any:
         state = self._state
         if state.is_out or state.bases or state.lost:
             return NOT_NOW
         watched = WatchedStep(self._lost, key, step)
-        answer: Answer | NotNow = update(key, watched)
+        answer = update(key, watched)
         if answer is not NOT_NOW:
             state.note(watched)
             if state.lost:

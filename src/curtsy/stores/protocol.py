@@ -41,6 +41,17 @@ NOT_NOW: Final = NotNow.NOT_NOW
 """Answer of `AsyncStore.update_now` if the update must wait. Nothing has changed then."""
 
 
+class Proposal:
+    """Change that only this process knows until it is written. The result of `AsyncStore.propose`."""
+
+    __slots__ = ("is_void", "is_written")
+
+    def __init__(self) -> None:
+        self.is_written = False
+        self.is_void = False
+        """True if it will not be written. The user of the store may set it, too, before it is written."""
+
+
 class Shared(Generic[Answer]):
     """Step that spends a limit common to all processes.
 
@@ -167,6 +178,17 @@ class AsyncStore(ABC):
         is lost. The answer is that of the record as this process knows it.
         """
         return self.update_now(key, step)
+
+    def propose(self, key: str, step: Step[Answer]) -> tuple[Answer, Proposal] | NotNow:
+        """Do `update_now` on the record as this process knows it; the caller confirms the change before it acts on it.
+
+        Several proposals are written together.
+        """
+        return NOT_NOW
+
+    def confirm(self, proposal: Proposal) -> bool:
+        """Write a proposal at once; return False if it is void: that is impossible, or the record has changed."""
+        return proposal.is_written
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
         """Do several updates in one batch, which costs little more than one update.

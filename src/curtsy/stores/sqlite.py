@@ -1,9 +1,9 @@
 """Default store: one SQLite file, shared by all processes of a machine.
 
 The file must be on a local disk, because locks over a network are unreliable. A killed process loses no answered
-update. A power cut may lose the last moments, because SQLite waits for the disk only at checkpoints
-(`synchronous = NORMAL`). Beside the file are SQLite's `-wal` and `-shm`, and the empty `.lock` that writing processes
-lock. `sqlite_records.py` reads and writes the file.
+update, except those of `update_soon` in its last milliseconds. A power cut may lose the last moments, because SQLite
+waits for the disk only at checkpoints (`synchronous = NORMAL`). Beside the file are SQLite's `-wal` and `-shm`, and the
+empty `.lock` that writing processes lock. `sqlite_records.py` reads and writes the file.
 
 A caller changes a record in its own thread if the lock among processes is free (`sqlite_inline.py`). Otherwise it waits
 for the writer: one thread for all stores, threads and tasks of a process that use a file. The writer takes the lock,
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import threading
 import time
@@ -26,7 +25,7 @@ from typing import Any, TypeVar
 from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.record import Record
 from curtsy.core.time import Now
-from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, Loss, NotNow, Step
+from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, Loss, NotNow, Proposal, Step
 from curtsy.stores.sqlite_inline import SOON, InlineUpdates
 from curtsy.stores.sqlite_records import RecordFile, Unready
 from curtsy.stores.sqlite_rows import Transaction
@@ -89,6 +88,12 @@ class AsyncSQLiteStore(AsyncStore):
     def update_soon(self, key: str, step: Step[Answer]) -> Answer | NotNow:
         return NOT_NOW if self._is_closed else self._writer.update_soon(key, step, self._clock)
 
+    def propose(self, key: str, step: Step[Answer]) -> tuple[Answer, Proposal] | NotNow:
+        return NOT_NOW if self._is_closed else self._writer.propose(key, step, self._clock)
+
+    def confirm(self, proposal: Proposal) -> bool:
+        return self._writer.confirm(proposal)
+
     async def update_many(self, steps: Steps) -> list[Any]:
         return await self._opened().run(steps, self._clock)
 
@@ -133,7 +138,7 @@ class AsyncSQLiteStore(AsyncStore):
 class _Call:
     """Steps of a waiting thread or task, and their outcomes."""
 
-    def __init__(self, steps: Steps, clock: Clock, is_awaited: bool = True) -> None:
+    def __init__(self, steps: Steps, clock: Clock, *, is_awaited: bool = True) -> None:
         self.steps = steps
         self._clock = clock
         self._outcomes: list[tuple[Any, BaseException | None]] = []
@@ -233,11 +238,19 @@ class Writer:
                 self._submit(None)
         return answer
 
-    def _pending_calls(self, since: float = math.inf) -> list[_Call]:
-        """Return the calls of pending changes, which then count as unanswered. Requires `_gate`."""
-        pending = self._inline.take_pending(since)
-        self._unanswered += len(pending)
-        return [_Call([(key, step) for step in each.steps], each.clock, False) for key, each in pending.items()]
+    def propose(self, key: str, step: Step[Answer], clock: Clock) -> tuple[Answer, Proposal] | NotNow:
+        """Run a step on the record as this process knows it; see `AsyncStore.propose`."""
+        return NOT_NOW if self._unanswered else self._inline.propose(key, step, clock)
+
+    def confirm(self, proposal: Proposal) -> bool:
+        """Write a proposal; see `AsyncStore.confirm`."""
+        return self._inline.confirm(proposal)
+
+    def _pending_calls(self, *, are_overdue: bool = False) -> list[_Call]:
+        """Return the calls of pending changes, which then count as unanswered; their proposals are void."""
+        taken = self._inline.take(are_overdue=are_overdue)
+        self._unanswered += len(taken)
+        return [_Call([(each.key, step) for step in each.steps], each.clock, is_awaited=False) for each in taken]
 
     def _submit(self, calls: Sequence[_Call] | None) -> None:
         """Queue calls for the thread, after the pending changes; None only wakes it.
@@ -301,7 +314,7 @@ class Writer:
             except Empty:
                 ticks += 1
                 with self._gate:
-                    if batch := self._pending_calls(time.monotonic() - SOON):
+                    if batch := self._pending_calls(are_overdue=True):
                         return batch
                 if ticks >= _TICKS:
                     self._is_ticking = False

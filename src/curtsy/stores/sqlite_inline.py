@@ -9,21 +9,23 @@ processes at the lock, checkpoints and sweeps.
 A change that may be written a little later (`update_soon`) is pending for at most `SOON` seconds. It is written with
 the next update of this process, in one transaction, and mostly as one row. If another process has changed the record
 meanwhile, the steps of the pending change run again on the present one.
+
+A proposal is a change that is void in that case, instead. Its caller does not act on it before `confirm` has written
+it. So the requests that become ready in one turn of an event loop are charged in one transaction.
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
 import sqlite3
 import time
+from threading import get_ident
 from typing import Any, NamedTuple
 
 from curtsy.core.errors import StoreError
 from curtsy.core.record import Record
 from curtsy.core.time import Now
 from curtsy.stores.codec import pack
-from curtsy.stores.protocol import NOT_NOW, Answer, NotNow, Step
+from curtsy.stores.protocol import NOT_NOW, Answer, NotNow, Proposal, Step
 from curtsy.stores.sqlite_file import TROUBLE
 from curtsy.stores.sqlite_records import RecordFile
 from curtsy.stores.sqlite_rows import SELECT, checksum, decode_row, encode_key, renewed_expiry
@@ -49,6 +51,9 @@ the lock, and other tasks of the event loop run."""
 _PAUSE = 0.000_05
 """Seconds without an update that end such a series."""
 
+_PROPOSAL_REST = 0.1
+"""Seconds without proposals after one that was void: another process uses the same host, or the lock."""
+
 _REMEMBERED = 4096
 """Maximum number of remembered records."""
 
@@ -68,9 +73,11 @@ class _Row(NamedTuple):
 
 
 class _Change:
-    """Change of one record by some steps, which is not yet written."""
+    """Change of one record that is not yet written."""
 
-    __slots__ = ("answer", "clock", "is_tried", "now", "record", "row", "steps")
+    __slots__ = (
+        "answer", "clock", "is_awaited", "is_tried", "key", "now", "proposals", "record", "row", "steps", "thread",
+    )  # fmt: skip
 
     row: _Row
     """Row on which the steps were run."""
@@ -78,30 +85,63 @@ class _Change:
     """Record after the steps."""
     now: Now
 
-    def __init__(self, steps: tuple[Step[Any], ...], clock: Clock) -> None:
-        self.steps = steps
+    def __init__(self, key: str, clock: Clock, step: Step[Any] | None = None, before: _Change | None = None) -> None:
+        self.key = key
         self.clock = clock
+        self.thread = get_ident()
+        """Thread in which the proposals are confirmed. No other writes them, so that it knows when they are void."""
+        self.steps: tuple[Step[Any], ...] = () if before is None else before.steps
+        """Steps to run on the present row if `row` is outdated."""
+        self.proposals: tuple[Proposal, ...] = () if before is None else before.proposals
+        """Proposals by whose steps `record` was made, too. They are void if `row` is outdated."""
+        if step is not None:
+            self.steps = (*self.steps, step)
+        self.is_awaited = False
+        """True if the last step has a caller, to which its exception propagates."""
         self.is_tried = False
-        """True if the steps have changed the record as last seen."""
+        """True if the steps and proposals have changed the record of `row`."""
         self.answer: Any = None
 
-    def attempt(self, row: _Row, record: Record | None) -> None:
-        """Run the last step on `record`, which the steps before it made of a row that may be outdated."""
+    @property
+    def is_usable(self) -> bool:
+        """True if `record` can be written when the file still has `row`."""
+        return self.is_tried and not (self.proposals and any(each.is_void for each in self.proposals))
+
+    @property
+    def is_proposed(self) -> bool:
+        """True if a task is to confirm it."""
+        return not all(each.is_void for each in self.proposals)
+
+    @property
+    def is_free(self) -> bool:
+        """True if this thread may write it."""
+        return not self.is_proposed or self.thread == get_ident()
+
+    def attempt(self, step: Step[Any], row: _Row, record: Record | None) -> None:
+        """Run a step on `record`, which earlier changes made of a row that may be outdated."""
         now = self.clock.now()
         try:
-            changed, answer = self.steps[-1](record, now)
+            changed, answer = step(record, now)
         except Exception:  # the step decides on the present record
             return
         if changed is not None and changed is not record:  # else an outdated record must not decide
             self.row, self.record, self.now, self.answer, self.is_tried = row, changed, now, answer, True
 
+    def cancel(self) -> None:
+        """Cancel the proposals."""
+        for proposal in self.proposals:
+            proposal.is_void = True
+
     def run(self, row: _Row) -> None:
-        """Run all steps on the present row. The exception of the last one propagates; the others have no caller."""
+        """Run the steps on the present row, and cancel the proposals."""
+        self.cancel()
         self.row, self.record, self.now = row, row.record, self.clock.now()
-        for step in self.steps[:-1]:
-            with contextlib.suppress(Exception):
-                self.record, _ = step(self.record, self.now)
-        self.record, self.answer = self.steps[-1](self.record, self.now)
+        for step in self.steps:
+            try:
+                self.record, self.answer = step(self.record, self.now)
+            except Exception:
+                if self.is_awaited and step is self.steps[-1]:
+                    raise
 
 
 class InlineUpdates:
@@ -116,7 +156,8 @@ class InlineUpdates:
         """Monotonic second of the first of them."""
         self._began_at = self._ended_at = 0.0
         """Monotonic seconds of the first update of the present series, and of the end of the last update."""
-        self._resume_at = 0.0
+        self._resume_at = self._propose_at = 0.0
+        """Monotonic seconds from which updates and proposals are possible."""
         self._rest = _FIRST_REST
         self._updates = 0
         """Updates since the last rest."""
@@ -141,80 +182,127 @@ class InlineUpdates:
         if not file.turn.acquire(blocking=False):
             return NOT_NOW
         try:
-            pending = self.take_pending()
-            change = self._planned(key, step, clock, pending.get(key))
-            return change.answer if self._write({**pending, key: change}, pending) else NOT_NOW
+            pending = self._take_free()
+            changes = dict(pending)
+            change = self._planned(key, clock, step, pending.get(key), step)
+            if change.is_tried:
+                changes.pop(key, None)
+            else:  # the step decides on the present record, after pending changes are written
+                change = _Change(key, clock, step)
+            change.is_awaited = True
+            return change.answer if self._write([*changes.values(), change], pending) else NOT_NOW
         finally:
-            self._ended_at = time.monotonic()
-            self._updates += 1
-            if self._ended_at - now > SLOW:
-                self._pause()
-            file.turn.release()
+            self._end(now)
 
     def update_soon(self, key: str, step: Step[Answer], clock: Clock) -> Answer | NotNow:
         """Do `update`, but leave the writing to the next one if the record is known."""
-        if key not in self._seen or time.monotonic() < self._resume_at or not self._file.turn.acquire(blocking=False):
+        change = self._added(key, clock, step, step)
+        if change is None:
             return self.update(key, step, clock)
-        try:
-            before = self._pending.pop(key, None)
-            change = self._planned(key, step, clock, before)
-            if change.is_tried:
-                if not self._pending and before is None:
-                    self._pending_since = time.monotonic()
-                self._pending[key] = change
-                answer: Answer = change.answer
-                return answer
-            if before is not None:
-                self._pending[key] = before
-        finally:
-            self._file.turn.release()
-        return self.update(key, step, clock)
+        answer: Answer = change.answer
+        return answer
+
+    def propose(self, key: str, step: Step[Answer], clock: Clock) -> tuple[Answer, Proposal] | NotNow:
+        """Run a step on the record as last seen; return NOT_NOW if it must be run on the present one."""
+        if time.monotonic() < self._propose_at or (change := self._added(key, clock, step)) is None:
+            return NOT_NOW
+        proposal = Proposal()
+        change.proposals = (*change.proposals, proposal)
+        return change.answer, proposal
+
+    def confirm(self, proposal: Proposal) -> bool:
+        """Write a proposal with all pending changes; return False if it is void or cannot be written at once."""
+        if not proposal.is_written and not proposal.is_void:
+            self.flush()
+        if not proposal.is_written:
+            proposal.is_void = True
+            self._propose_at = time.monotonic() + _PROPOSAL_REST
+        return proposal.is_written
 
     def flush(self) -> bool:
         """Write the pending changes; return False if that may take time."""
         if not self._pending:
             return True
-        if not self._file.turn.acquire(blocking=False):
+        now = time.monotonic()
+        if now < self._resume_at or not self._file.turn.acquire(blocking=False):
             return False
         try:
-            pending = self.take_pending()
-            return not pending or self._write(pending, pending)
+            pending = self._take_free()
+            return not pending or self._write(list(pending.values()), pending)
         finally:
-            self._file.turn.release()
+            self._end(now)
 
-    def take_pending(self, since: float = math.inf) -> dict[str, _Change]:
-        """Remove and return the pending changes, if the first of them was made before the monotonic second `since`."""
-        taken: dict[str, _Change] = {}
-        if self._pending_since < since:
-            with contextlib.suppress(KeyError):  # another thread has taken the last one
-                while self._pending:
-                    key, change = self._pending.popitem()
-                    taken[key] = change
-        return taken
+    def take(self, *, are_overdue: bool = False) -> list[_Change]:
+        """Remove pending changes for the writer thread, and cancel their proposals.
+
+        `are_overdue`: only those that are pending for SOON seconds, except proposals, which a task confirms soon.
+        """
+        if not self._pending or (are_overdue and time.monotonic() < self._pending_since + SOON):
+            return []
+        found = [key for key, change in list(self._pending.items()) if not (are_overdue and change.is_proposed)]
+        taken = [change for key in found if (change := self._pending.pop(key, None)) is not None]
+        for change in taken:
+            change.cancel()
+        return [change for change in taken if change.steps]
 
     def forget(self, key: str) -> None:
         """Forget a record that the writer thread changes."""
         self._seen.pop(key, None)
 
-    def _pause(self) -> None:
-        """Leave the updates to the writer thread for a while."""
-        self._rest = min(2 * self._rest, _LAST_REST) if self._updates <= _TRIAL else _FIRST_REST
-        self._resume_at = self._ended_at + self._rest
-        self._updates = 0
+    def _end(self, began: float) -> None:
+        """End the work that needed `turn`, and note its duration."""
+        self._ended_at = time.monotonic()
+        self._updates += 1
+        if self._ended_at - began > SLOW:
+            self._rest = min(2 * self._rest, _LAST_REST) if self._updates <= _TRIAL else _FIRST_REST
+            self._resume_at = self._ended_at + self._rest
+            self._updates = 0
+        self._file.turn.release()
 
-    def _planned(self, key: str, step: Step[Any], clock: Clock, before: _Change | None) -> _Change:
-        """Return the change of a record by a step, after those of a pending change; it is tried if possible."""
+    def _take_free(self) -> dict[str, _Change]:
+        """Remove and return the pending changes that this thread may write."""
+        found = [key for key, change in list(self._pending.items()) if change.is_free]
+        return {key: change for key in found if (change := self._pending.pop(key, None)) is not None}
+
+    def _added(self, key: str, clock: Clock, run: Step[Any], step: Step[Any] | None = None) -> _Change | None:
+        """Add a change to the pending ones by running `run`; return None if it needs the present record.
+
+        `step` runs again if another process has changed the record.
+        """
+        is_known = key in self._seen or key in self._pending
+        now = time.monotonic()
+        if not is_known or now < self._resume_at or not self._file.turn.acquire(blocking=False):
+            return None
+        try:
+            before = self._pending.get(key)
+            if before is not None and not before.is_free:
+                return None
+            before = self._pending.pop(key, None)  # another thread may have taken it
+            change = self._planned(key, clock, run, before, step)
+            if not self._pending and before is None:
+                self._pending_since = now
+            if change.is_tried:
+                self._pending[key] = change
+            elif before is not None:
+                self._pending[key] = before
+            return change if change.is_tried else None
+        finally:
+            self._file.turn.release()
+
+    def _planned(
+        self, key: str, clock: Clock, run: Step[Any], before: _Change | None, step: Step[Any] | None
+    ) -> _Change:
+        """Return the change of a record by `run`, after a pending change. It is tried if the record is known."""
+        change = _Change(key, clock, step, before)
         if before is not None:
-            change = _Change((*before.steps, step), clock)
-            change.attempt(before.row, before.record)
-        else:
-            change = _Change((step,), clock)
-            if (row := self._seen.get(key)) is not None:
-                change.attempt(row, row.record)
+            if before.is_usable:
+                change.attempt(run, before.row, before.record)
+        elif (row := self._seen.get(key)) is not None:
+            change.attempt(run, row, row.record)
         return change
 
-    def _write(self, changes: dict[str, _Change], pending: dict[str, _Change]) -> bool:
-        """Write changes if the file lock and the connection are free; else keep the pending ones of them."""
+    def _write(self, changes: list[_Change], pending: dict[str, _Change]) -> bool:
+        """Write changes if the file lock and the connection are free; else keep the pending ones."""
         file, is_written = self._file, False
         try:
             if not file.file_lock.take(wait=False):
@@ -232,33 +320,38 @@ class InlineUpdates:
         finally:
             if not is_written:
                 self._pending.update(pending)
-                for key in changes:
-                    self._seen.pop(key, None)
+                for change in changes:
+                    self._seen.pop(change.key, None)
         return is_written
 
-    def _commit(self, changes: dict[str, _Change]) -> bool:
+    def _commit(self, changes: list[_Change]) -> bool:
         """Write changes in one transaction; return False without a usable connection."""
         file, connection = self._file, self._file.current_connection()
         if connection is None or (file.is_patient and not file.set_patience(connection, False)):
             return False
+        rows: dict[str, _Row] = {}
         if len(changes) == 1:
-            rows = [_written(connection, key, change) for key, change in changes.items()]
+            rows[changes[0].key] = _written(connection, changes[0], None)
         else:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                rows = [_written(connection, key, change) for key, change in changes.items()]
+                for change in changes:
+                    rows[change.key] = _written(connection, change, rows.get(change.key))
                 connection.execute("COMMIT")
             finally:
                 file.roll_back()
-        for (key, change), row in zip(changes.items(), rows, strict=True):
+        for change in changes:
+            for proposal in change.proposals:
+                proposal.is_written = not proposal.is_void
             if change.record is not change.row.record:
-                file.writes += 1
-                file.notes.add(key, change.row.record, change.record)
+                file.notes.add(change.key, change.row.record, change.record)
+        file.writes += len(rows)
+        if len(self._seen) >= _REMEMBERED:
+            self._seen.clear()
+        for key, row in rows.items():
             if row.record is None or row.record.weight:
                 self._seen.pop(key, None)
             else:
-                if len(self._seen) >= _REMEMBERED:
-                    self._seen.clear()
                 self._seen[key] = row
         return True
 
@@ -267,15 +360,20 @@ class _Unwritten(sqlite3.Error):
     """Error for a row that is not the one just read."""
 
 
-def _written(connection: sqlite3.Connection, key: str, change: _Change) -> _Row:
-    """Write a change and return the new row. If the present row is another, the steps run again on that one."""
-    written = _swapped(connection, change) if change.is_tried else None
+def _written(connection: sqlite3.Connection, change: _Change, row: _Row | None) -> _Row:
+    """Write a change and return the new row. If the present row is another, the steps run again on that one.
+
+    `row` is the present row, if it is known for certain.
+    """
+    written = _swapped(connection, change) if change.is_usable else None
     if written is None:
-        name = encode_key(key)
-        found = connection.execute(SELECT, (name,)).fetchone()
-        data, _, expires = found or (None, None, 0)
-        change.run(_Row(name, data, expires, decode_row(key, found)))
-        written = change.row if change.record is change.row.record else _swapped(connection, change)
+        if row is None:
+            name = encode_key(change.key)
+            found = connection.execute(SELECT, (name,)).fetchone()
+            data, _, expires = found or (None, None, 0)
+            row = _Row(name, data, expires, decode_row(change.key, found))
+        change.run(row)
+        written = row if change.record is row.record else _swapped(connection, change)
     if written is None:
         raise _Unwritten
     return written
