@@ -218,4 +218,11 @@ DOMAINS = click.argument(
     "domains", metavar="DOMAIN...", type=host_name, shell_complete=known_hosts, nargs=-1, required=True
 )
 JSON = click.option("--json", "is_json", is_flag=True, help="Write JSON.")
-"""Parameters of several commands: a host or none, hosts, and the form of the output."""
+INPUT = click.option(
+    "-i", "--input", "source", metavar="FILE", help="Read URLs from a file, one per line; - for stdin."
+)
+COOKIES = click.option("--cookies", is_flag=True, help="Keep cookies during this run, each for the host that set it.")
+NO_CACHE = click.option("--no-cache", is_flag=True, help="Neither use nor store cached copies.")
+VERBOSE = click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Log each step to stderr.")
+YES = click.option("--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
+"""Parameters of several commands."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from curtsy.cli import console
-from curtsy.cli.command import DOMAINS, JSON, command, duration, group
+from curtsy.cli.command import DOMAINS, JSON, YES, command, duration, group
 from curtsy.cli.context import CommandContext, Exit
 from curtsy.cli.status import batched, breaker_words, none_known
 
@@ -185,7 +185,7 @@ def resume(given: CommandContext, domains: tuple[str, ...], is_json: bool) -> Ex
     ("curtsy forget --yes example.org example.net", "Several, without confirmation."),
 )
 @DOMAINS
-@click.option("--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
+@YES
 @click.option("--json", "is_json", is_flag=True, help="Write the deleted hosts as JSON.")
 @click.pass_obj
 def forget(given: CommandContext, domains: tuple[str, ...], is_sure: bool, is_json: bool) -> Exit:

@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from curtsy.cli import console
-from curtsy.cli.command import byte_count, command, duration, host_name, job_name, known_hosts, known_jobs
+from curtsy.cli.command import (
+    COOKIES,
+    INPUT,
+    NO_CACHE,
+    byte_count,
+    command,
+    duration,
+    host_name,
+    job_name,
+    known_hosts,
+    known_jobs,
+)
 from curtsy.cli.context import PATIENCE, CommandContext, Exit, handle_signals, leave, run
 from curtsy.cli.get import cache_options, url_lines
 from curtsy.core.errors import NotWritten, PolicyError, Reason
@@ -77,7 +88,7 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
     ("curtsy crawl -i seeds.txt --job news --store redis://10.0.0.5", "Shared by all machines that run this."),
 )
 @click.argument("urls", metavar="URL...", nargs=-1)
-@click.option("-i", "--input", "source", metavar="FILE", help="Read URLs from a file, one per line; - for stdin.")
+@INPUT
 @click.option("--max-pages", "--limit", type=ONE, metavar="N", help="Pages at most, over all runs.")
 @click.option("--max-pages-per-host", "--limit-per-host", type=ONE, metavar="N", help="Pages of each host at most.")
 @click.option("--max-links-per-page", type=ONE, metavar="N", help="Links of a page at most (20000).")
@@ -122,8 +133,8 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
 @_switch_off("--keep-copies", "obey_canonical", "Keep pages with another canonical URL too.")
 @click.option("--drop-duplicates", is_flag=True, default=None, help="Drop pages with the same body as an earlier one.")
 @_switch_off("--traps", "avoid_traps", "Follow links that look endless too.")
-@click.option("--cookies", is_flag=True, help="Keep cookies during this run, each for the host that set it.")
-@click.option("--no-cache", is_flag=True, help="Neither use nor store cached copies.")
+@COOKIES
+@NO_CACHE
 @click.option("--refresh", is_flag=True, help="Fetch pages again, even if there is a fresh copy.")
 @click.option("--dry-run", "is_dry", is_flag=True, help="Report what would be fetched, and exit.")
 @click.option("--json", "is_json", is_flag=True, help="Write the summary as JSON on standard output.")

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO
 import click
 
 from curtsy.cli import console
-from curtsy.cli.command import byte_count, command, duration, header
+from curtsy.cli.command import COOKIES, INPUT, NO_CACHE, VERBOSE, byte_count, command, duration, header
 from curtsy.cli.context import CommandContext, Exit, exit_for, run, worst
 from curtsy.core.escape import visible
 from curtsy.system.own_file import create_own
@@ -48,18 +48,18 @@ CONCURRENCY = 32
 @click.option("-I", "--head", "is_head", is_flag=True, help="Send HEAD, and show the headers.")
 @click.option("--raw", "is_raw", is_flag=True, help="Write control characters to a terminal unescaped.")
 @click.option("--json", "is_json", is_flag=True, help="Write the result of each fetch as a JSON line, not its body.")
-@click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Log each step to stderr.")
+@VERBOSE
 @click.option(
     "-H", "--header", "headers", type=header, multiple=True, metavar='"NAME: VALUE"', help="Send this header too."
 )
 @click.option(
     "--deadline", type=duration, metavar="TIME", help="Time for each URL, including waits and retries: 20s, 5m."
 )
-@click.option("--cookies", is_flag=True, help="Keep cookies during this run, each for the host that set it.")
-@click.option("--no-cache", is_flag=True, help="Neither use nor store cached copies.")
+@COOKIES
+@NO_CACHE
 @click.option("--refresh", is_flag=True, help="Fetch the page again, even if there is a fresh copy.")
 @click.option("--offline", is_flag=True, help="Use the cache only; send nothing.")
-@click.option("-i", "--input", "source", metavar="FILE", help="Read URLs from a file, one per line; - for stdin.")
+@INPUT
 @click.pass_obj
 def get(
     given: CommandContext, urls: tuple[str, ...], output: Path | None, is_head: bool, is_raw: bool, is_json: bool,
@@ -236,6 +236,12 @@ def _for_terminal(result: FetchResult) -> bytes:
 _LAYOUT = re.compile(r"[^\n\t]+")
 
 
+def check_output(path: Path) -> None:
+    """Raise UsageError if -o names a directory."""
+    if path.is_dir():
+        raise click.UsageError(f"{path} is a directory. Give -o a file.")
+
+
 class _Target:
     """Destination of results: standard output, or a file that appears only when complete."""
 
@@ -250,8 +256,7 @@ class _Target:
         self._is_kept = False
         if path is None:
             return
-        if path.is_dir():
-            raise click.UsageError(f"{path} is a directory. Give -o a file.")
+        check_output(path)
         if path.exists() and not path.is_file():
             self._file = path.open("wb")  # a pipe or device cannot be replaced by a file
         else:
@@ -309,8 +314,8 @@ class _Target:
     "--deadline", type=duration, metavar="TIME", help="Time for the whole download, including waits: 20s, 5m."
 )
 @click.option("--decode", is_flag=True, help="Decode a Content-Encoding; by default the bytes are saved as received.")
-@click.option("--cookies", is_flag=True, help="Keep cookies during this run, each for the host that set it.")
-@click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Log each step to stderr.")
+@COOKIES
+@VERBOSE
 @click.option("--json", "is_json", is_flag=True, help="Write the result as JSON.")
 @click.pass_obj
 def download(
@@ -321,8 +326,7 @@ def download(
 
     It obeys the same rules as any page. It may take any time while data arrives. Until it is complete, it is FILE.part.
     """
-    if output.is_dir():
-        raise click.UsageError(f"{output} is a directory. Give -o a file.")
+    check_output(output)
     if output.exists() and not output.is_file():
         raise click.UsageError(f"{output} is a device, pipe or socket. Give -o a file.")
     saving = {"max_size": max_size, "deadline": deadline, "decode": decode}

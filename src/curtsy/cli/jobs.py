@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from curtsy.cli import console
-from curtsy.cli.command import JSON, command, group, job_name, known_jobs
+from curtsy.cli.command import JSON, YES, command, group, job_name, known_jobs
 from curtsy.cli.context import CommandContext, Exit
 from curtsy.core.errors import CurtsyError, StoreError
 from curtsy.core.messages import LIMITS
@@ -324,7 +324,7 @@ def _worker(each: dict[str, Any]) -> str:
     of=jobs,
 )
 @click.argument("names", metavar="NAME...", type=job_name, shell_complete=known_jobs, nargs=-1, required=True)
-@click.option("--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
+@YES
 @click.option("--json", "is_json", is_flag=True, help="Write the deleted jobs as JSON.")
 @click.pass_obj
 def rm(given: CommandContext, names: tuple[str, ...], is_sure: bool, is_json: bool) -> Exit:

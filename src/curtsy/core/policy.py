@@ -27,10 +27,33 @@ MOST_BURST = 10**12
 WINDOW = 256
 """Largest burst of a sliding window, which remembers each request."""
 
+SHORT_COOLDOWN = 300
+"""Seconds below which a breaker's cooldown causes a warning: a site that blocks wants a longer rest (Q4)."""
+
 Seconds = Annotated[float, Range(unit="seconds")]
 UpToADay = Annotated[float, Range(most=DAY, unit="seconds")]
 UpToAMonth = Annotated[float, Range(most=30 * DAY, above=True, unit="seconds")]
 PER_HOST: Mark = "per host at run time"
+
+
+def large_burst(name: str, burst: float, qps: float | None) -> str | None:
+    """Return a warning if a burst exceeds a minute's worth of requests (L6); None otherwise."""
+    if qps is None or burst <= 1 or burst <= qps * 60:
+        return None
+    return (
+        f"{name} = {burst:g} is more than a minute's worth of requests ({qps:g} a second make {qps * 60:g}). "
+        "A site may take such a burst for an attack."
+    )
+
+
+def short_cooldown(name: str, seconds: float, written: str | None = None) -> str | None:
+    """Return a warning if the cooldown of a breaker is short (Q4); None otherwise. `written` shows the value."""
+    if seconds >= SHORT_COOLDOWN:
+        return None
+    return (
+        f"{name} = {written or f'{seconds:g}'} is below {SHORT_COOLDOWN} s. "
+        "A site that fails or denies access may need longer."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +72,7 @@ class LimitConfig:
     @property
     def warning(self) -> str | None:
         """Return a warning if the burst exceeds a minute's worth of requests; None otherwise."""
-        if self.burst_capacity <= self.requests_per_second * 60:
-            return None
-        return (
-            f"burst_capacity = {self.burst_capacity} is more than a minute's worth of requests "
-            f"({self.requests_per_second:g} a second make {self.requests_per_second * 60:g}). "
-            "A site may take such a burst for an attack."
-        )
+        return large_burst("burst_capacity", self.burst_capacity, self.requests_per_second)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from curtsy.core.errors import InvalidDomain
 from curtsy.core.setting import rule
 from curtsy.core.url import parse_domain
-from curtsy.engine.timers import Timers
 from curtsy.stores import AsyncStore, BlockingStore, MemoryStore, Store, open_store
 from curtsy.stores.blocking import for_threads, is_store
 from curtsy.system.log import library_logger
@@ -38,13 +37,6 @@ def program_settings() -> LiveSettings:
     for warning in (*live.current.warnings, *new_notices(live.current)):
         _log.warning(warning)
     return live
-
-
-def checked_timers(timers: Timers | None) -> Timers | None:
-    """Return the timers if they are valid; raise PolicyError otherwise."""
-    if timers is not None and not hasattr(timers, "waiter"):
-        raise rule("timers", timers, "a Timers, or left out for real time")
-    return timers
 
 
 def checked_key(key: str) -> str:

@@ -12,7 +12,7 @@ from curtsy.core.breaker import State
 from curtsy.core.decision import Go
 from curtsy.core.host import Host
 from curtsy.core.outcome import Kind, Outcome
-from curtsy.core.policy import UNLIMITED
+from curtsy.core.policy import UNLIMITED, short_cooldown
 from curtsy.core.setting import DAY, number, rule, whole
 from curtsy.core.settlement import settle
 from curtsy.core.time import Now
@@ -22,15 +22,12 @@ from curtsy.system.log import library_logger
 
 _log = library_logger("guards")
 
-SHORT = 300.0
-"""Seconds below which a cooldown causes a warning: a site that blocks wants a longer rest (Q4)."""
-
 
 def checked_cooldown(seconds: float) -> float:
     """Return a configured cooldown in seconds; log a warning if it is short."""
     seconds = number("cooldown_seconds", seconds, above=True, most=30 * DAY, default=300)
-    if seconds < SHORT:
-        _log.warning(f"cooldown_seconds = {seconds:g} is below {SHORT:g}; a site that blocks us wants a longer rest")
+    if (warning := short_cooldown("cooldown_seconds", seconds)) is not None:
+        _log.warning(warning)
     return seconds
 
 

@@ -11,10 +11,11 @@ from curtsy.core.pace import spent_after
 from curtsy.core.policy import MOST_BURST, TOKEN, UNLIMITED, Policy
 from curtsy.core.setting import number, rate
 from curtsy.core.time import Now
+from curtsy.engine.arguments import check_parts
 from curtsy.engine.gate import Gate, Ticket
 from curtsy.engine.gate_steps import Request
 from curtsy.engine.timers import Timers
-from curtsy.limits.arguments import checked_key, checked_timers, opened
+from curtsy.limits.arguments import checked_key, opened
 from curtsy.stores import NOT_NOW, Shared, Step, Store
 from curtsy.stores.blocking import for_tasks
 
@@ -42,7 +43,7 @@ class TokenBucket:
         self.capacity = number("capacity", given, least=1, most=MOST_BURST, default=f"{twice:g}")
         self._policy = UNLIMITED.replace(qps=self.tokens_per_second, burst=self.capacity)
         self._key = checked_key(key)
-        timers = checked_timers(timers)
+        check_parts(timers=timers)
         self._store = opened(store)
         self._is_store_ours = isinstance(store, str)
         self._gate = Gate(self._store.inner if self._is_store_ours else for_tasks(self._store), timers=timers)

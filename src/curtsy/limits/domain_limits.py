@@ -22,7 +22,7 @@ from curtsy.core.errors import (
     WaitTimeout,
 )
 from curtsy.core.messages import refused
-from curtsy.core.policy import MOST_BURST, UNLIMITED, LimitConfig, Policies, Policy, Strategy, entry_name
+from curtsy.core.policy import MOST_BURST, UNLIMITED, WINDOW, LimitConfig, Policies, Policy, Strategy, entry_name
 from curtsy.core.setting import flag, number, rate, rule
 from curtsy.core.time import span
 from curtsy.core.url import Url, parse_url
@@ -33,9 +33,6 @@ from curtsy.limits.statistics import LOCK
 from curtsy.system.log import library_logger
 
 _log = library_logger("guards")
-
-WINDOW = 256
-"""Maximum burst of `sliding_window`, which stores each request."""
 
 
 class Rates(msgspec.Struct, frozen=True):

@@ -19,10 +19,11 @@ from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy, Strategy
 from curtsy.core.setting import rule
 from curtsy.core.url import Url, parse_domain, parse_url
+from curtsy.engine.arguments import check_parts
 from curtsy.engine.gate import GLOBAL, Answer, Gate, Ticket
 from curtsy.engine.gate_steps import Request, amended, settled
 from curtsy.engine.timers import Timers, Waiter
-from curtsy.limits.arguments import checked_timers, opened
+from curtsy.limits.arguments import opened
 from curtsy.limits.breaker import BreakerView, outcome_of, read_breaker
 from curtsy.limits.bucket import BucketView, read_bucket, take_tokens
 from curtsy.limits.domain_limits import (
@@ -80,7 +81,7 @@ class RateLimiter:
             config, domains, per_domain_qps, circuit_breaker, cooldown_seconds, strategy, unlimited, policies
         )
         self.overall = overall_of(global_qps)
-        timers = checked_timers(timers)
+        check_parts(timers=timers)
         self.store, self._is_store_ours = self._open(store)
         self._has_closed_store = False
         tasks = for_tasks(self.store)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from curtsy.core.errors import InvalidDomain, PolicyError
-from curtsy.core.policy import LimitConfig, Policies, Policy, entry_name
+from curtsy.core.policy import LimitConfig, Policies, Policy, entry_name, large_burst, short_cooldown
 from curtsy.core.setting import rule, settings_of
 from curtsy.core.url import parse_domain
 from curtsy.settings.model import NOT_LIMITED, BrokenRule, Given, Key, Preset, Settings, Spot, keys, keys_of
@@ -40,9 +40,6 @@ LIMIT_NAMES = {"requests_per_second": "qps", "burst_capacity": "burst"}
 """Fields of `LimitConfig`, and the settings that they mean."""
 
 LIMITS = {name: Key.of(each, "policy") for name, each in settings_of(LimitConfig).items()}
-
-LEAST_COOLDOWN = 300
-"""Seconds below which a cooldown causes a warning (Q4)."""
 
 NOWHERE = Spot("built-in")
 
@@ -439,19 +436,13 @@ class Reading:
     def _warn(self, policy: Policy, given: Mapping[str, Given]) -> None:
         """Warn about valid but unusual values (L6, Q4)."""
         cause = given.get("burst") or given.get("qps")
-        if cause is not None and policy.qps is not None and 1 < policy.burst > policy.qps * 60:
-            what = (
-                f"burst = {policy.burst:g} is more than a minute's worth of requests "
-                f"({policy.qps:g} a second make {policy.qps * 60:g}). A site may take such a burst for an attack."
-            )
+        if cause is not None and (what := large_burst("burst", policy.burst, policy.qps)):
             self.problems.warn(cause.spot, cause.section, what)
         cooldown = given.get("breaker_cooldown")
-        if cooldown is not None and policy.breaker and policy.breaker_cooldown < LEAST_COOLDOWN:
-            what = (
-                f"breaker_cooldown = {shown(cooldown.written)} is below {LEAST_COOLDOWN} s. "
-                "A site that fails or denies access may need longer."
-            )
-            self.problems.warn(cooldown.spot, cooldown.section, what)
+        if cooldown is not None and policy.breaker:
+            what = short_cooldown("breaker_cooldown", policy.breaker_cooldown, shown(cooldown.written))
+            if what is not None:
+                self.problems.warn(cooldown.spot, cooldown.section, what)
 
 
 def _joined(layers: list[dict[str, Given]]) -> dict[str, Given]:
