@@ -22,9 +22,8 @@ from curtsy.core.rules import Rules, learned
 from curtsy.core.settlement import settle
 from curtsy.core.url import Url, parse_url
 from curtsy.engine.dry_driver import HostRecords
-from curtsy.observe.why import Check, Explanation, assess, explain
+from curtsy.observe.why import Check, Explanation, assess
 from curtsy.settings import Settings, load
-from curtsy.stores.memory import MemoryStore
 from curtsy.testing import FakeClock
 from tests.cli.shell import Shell
 from tests.support.site import Site, closed_port
@@ -211,25 +210,6 @@ def test_the_pause_is_waited_for(settings: Settings, snapshot: Snapshot) -> None
     assert numbers(named(found, "budget").says) == [1, 200, 1, 100]
     snapshot(found.message, "message")
     snapshot(named(found, "budget").says, "budget")
-
-
-@pytest.mark.parametrize(("delay", "verdict"), [(20, "allowed"), (900, "refused")])
-def test_the_delay_that_the_rules_ask_of_us_counts_though_another_has_fetched_them(
-    settings: Settings, delay: int, verdict: str
-) -> None:
-    """R8: as the fetch would heed it"""
-    policy, store = settings.policies.default, MemoryStore(CLOCK)
-    rules = learned(None, CLOCK.now(), policy, b"User-agent: *\nCrawl-delay: %d\n" % delay)
-    host = asked(settings, ago=1.0)
-    store.update("host:example.org", lambda _, now: (host, None))
-    store.update("rules:https://example.org", lambda _, now: (rules, None))
-    url = parse_url("https://example.org/")
-    assert isinstance(url, Url)
-
-    found = asyncio.run(explain(url, settings, store.inner, None))
-
-    assert found.verdict == verdict
-    assert found.allowed_in == (None if verdict == "refused" else pytest.approx(delay - 1, abs=0.1))
 
 
 def test_a_hand_a_breaker_and_a_budget_refuse_in_that_order(settings: Settings) -> None:

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from curtsy.core.admission import admit
-from curtsy.core.amendment import Pause, Resume, Spend, Trip, amend
+from curtsy.core.amendment import Pause, Resume, amend
 from curtsy.core.budget import ALIKE, Day, joined, refunded
 from curtsy.core.decision import Go, No, Wait
 from curtsy.core.errors import Reason
@@ -29,7 +29,6 @@ from tests.strategies import (
     ZONES,
     Answer,
     Ask,
-    Change,
     Event,
     Flight,
     Pass,
@@ -329,84 +328,6 @@ def test_a_refund_that_comes_after_midnight_goes_to_the_day_that_was_charged() -
 # The cases of every test suite of it
 
 
-def test_the_first_request_of_a_host_is_allowed_and_says_what_is_left() -> None:
-    """B12: first request; B2"""
-    decision = Play([BUDGET]).ask()
-
-    assert isinstance(decision, Go)
-    assert decision.requests_left == 4
-    assert decision.pages_left == 2
-
-
-def test_requests_up_to_the_limit_are_allowed_and_the_next_is_not() -> None:
-    """B12: within budget; request limit reached; B2: says which limit, and when it resets."""
-    play = Play([BUDGET])
-    for _ in range(5):
-        play.answer(play.depart(), NO_PAGE)
-
-    decision = play.ask()
-
-    starts, ends = BUDGET.calendar.day_of(play.epoch // SECOND)
-    expected = (ends * SECOND - play.epoch) / SECOND
-    assert decision == No(Reason.DOMAIN_BUDGET_EXCEEDED, expected, "requests", starts)
-
-
-def test_pages_up_to_the_limit_are_allowed_and_the_next_is_not() -> None:
-    """B12: page limit reached; what is no page may still go."""
-    play = Play([BUDGET])
-    for _ in range(3):
-        play.answer(play.depart(), PAGE)
-
-    decision = play.ask()
-
-    assert isinstance(decision, No)
-    assert decision.limit == "pages"
-    assert isinstance(play.ask(Ask(page=False)), Go)
-
-
-@pytest.mark.parametrize(("limit", "count"), [(1, 1), (2, 2), (0, 500)])
-def test_a_limit_of_one_is_one_and_of_nothing_is_none(limit: int, count: int) -> None:
-    """B12: limit 0; limit 1; B1: 0 means unlimited."""
-    play = Play([FREE.replace(max_requests_per_day=limit)])
-
-    allowed = sum(isinstance(play.ask(), Go) for _ in range(500))
-
-    assert allowed == count
-
-
-def test_either_limit_may_be_unlimited_alone() -> None:
-    """B1, B3: either limit can be overridden alone."""
-    play = Play([FREE.replace(max_requests_per_day=0, max_pages_per_day=1)])
-    play.answer(play.depart(), PAGE)
-
-    decision = play.ask(Ask(page=False))
-
-    assert isinstance(decision, Go)
-    assert decision.requests_left is None
-    assert decision.pages_left == 0
-
-
-@pytest.mark.parametrize("zone", ZONES, ids=str)
-def test_a_new_day_starts_with_a_full_budget(zone: ZoneInfo) -> None:
-    """B6, B12: day change, at midnight of the configured zone, to the second."""
-    play = Play([FREE.replace(max_requests_per_day=1, timezone=zone)])
-    play.depart()
-    refused = play.ask()
-    assert isinstance(refused, No)
-    assert refused.retry_after is not None
-
-    play.wait(round(refused.retry_after * SECOND) - 1)
-    still = play.ask()
-    play.wait(1)
-    then = play.ask()
-
-    assert isinstance(still, No)
-    assert isinstance(then, Go)
-    assert then.requests_left == 0
-    local = datetime.fromtimestamp(play.epoch / SECOND, zone)
-    assert (local.hour, local.minute, local.second) == (0, 0, 0)
-
-
 def test_a_budget_survives_a_reboot() -> None:
     """B7"""
     play = Play([FREE.replace(max_requests_per_day=1)])
@@ -415,17 +336,6 @@ def test_a_budget_survives_a_reboot() -> None:
     play.at, play.boot = SECOND, 2
 
     assert isinstance(play.ask(), No)
-
-
-def test_what_was_counted_by_hand_counts() -> None:
-    """B10, B12: request recorded, page recorded (both counters)."""
-    play = Play([BUDGET])
-    for page in (False, True, True):
-        play.happen(Change(Spend(page)))
-
-    assert play.host is not None
-    assert (play.host.days[-1].requests, play.host.days[-1].pages) == (3, 2)
-    assert (play.host.requests, play.host.pages) == (3, 2)
 
 
 def test_a_limit_that_was_lowered_holds_at_once() -> None:
@@ -520,22 +430,6 @@ def spent(policy: Policy) -> Play:
     for _ in range(policy.max_requests_per_day):
         play.answer(play.depart(Ask(page=False)), NO_PAGE)
     return play
-
-
-@pytest.mark.parametrize("page", [True, False])
-def test_a_host_that_is_tripped_and_has_its_budget_spent_is_refused_for_the_breaker(page: bool) -> None:
-    """B13: cooldown, then budget"""
-    policy = BUDGET.replace(breaker=True, breaker_cooldown=300.0)
-    play = spent(policy)
-    play.host = amend(play.host, play.now, policy, Trip())
-
-    tripped = play.ask(Ask(page=page))
-    play.wait(300 * SECOND)
-    after = play.ask(Ask(page=page))
-
-    assert tripped == No(Reason.CIRCUIT_OPEN, 300.0)
-    assert isinstance(after, No)
-    assert (after.reason, after.limit) == (Reason.DOMAIN_BUDGET_EXCEEDED, "requests")
 
 
 def test_a_host_that_is_paused_and_has_its_budget_spent_is_refused_for_the_pause() -> None:

@@ -112,31 +112,6 @@ def test_full_groups_are_passed_over_and_no_others(
     assert len(turns) == len(sites) - len(served)
 
 
-def test_three_thousand_hosts_of_one_site_cost_another_site_one_turn() -> None:
-    """Q1, F61"""
-    turns = FairQueue()
-    for number in range(1, 3001):
-        turns.assign(number, 1)
-        turns.add(number)
-    turns.assign(3001, 2)
-    turns.add(3001)
-
-    assert [turns.next(), turns.next()] == [1, 3001]
-
-
-def test_three_thousand_sites_at_one_address_cost_another_site_one_turn() -> None:
-    """Q1, F61"""
-    turns = FairQueue()
-    for number in range(1, 3001):
-        turns.locate(number, 7)
-        turns.assign(number, number)
-        turns.add(number)
-    turns.assign(3001, 3001)
-    turns.add(3001)
-
-    assert [turns.next(), turns.next()] == [1, 3001]
-
-
 def test_what_goes_to_the_front_goes_there_for_a_site_that_waits_for_nothing_else() -> None:
     """F61: of a site with others in line, it is only the first of that site"""
     turns = FairQueue()

@@ -34,7 +34,6 @@ from curtsy.core.effects import (
 from curtsy.core.errors import Reason
 from curtsy.core.fetch_state import UNSENT
 from curtsy.core.flow import closed, fetch, set_out
-from curtsy.core.outcome import Kind
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import Share
 from curtsy.core.request import Failure, Headers, Reply, Response
@@ -111,72 +110,6 @@ def test_tries_are_counted_for_each_page_and_retries_only_if_something_was_sent_
     assert "tries" not in result.message
     assert (result.record.attempts, result.record.retries) == (3, 1)
     assert (found.ok, found.record.attempts, found.record.retries) == (True, 1, 0)
-
-
-def test_a_fresh_copy_asks_for_nothing() -> None:
-    """Design, section 2, 4: by the rules remembered, even old ones"""
-    hand = Hand(World(cache_mode="normal"), recall=[kept({"Cache-Control": "max-age=900"})])
-
-    result = hand.carry(FetchRequest(URL))
-
-    assert hand.kinds() == ["Recall", "Remember", "Tell"]
-    assert (result.body, result.from_cache, result.record.attempts) == (b"kept", True, 0)
-
-
-@pytest.mark.parametrize("has_cache", [True, False])
-def test_a_miss_when_nothing_may_be_asked_is_told(has_cache: bool) -> None:
-    """Issue 4, 5"""
-    world = World(cache_mode="offline")
-    world.has_cache = has_cache
-    hand = Hand(world)
-
-    result = hand.carry(FetchRequest(URL))
-
-    assert hand.kinds() == ["Recall", "Tell"]
-    assert result.reason is Reason.NOT_IN_CACHE
-
-
-def test_a_stale_copy_that_may_be_used_is_renewed_later_and_only_this_hop() -> None:
-    """Issue 4, 5: what led there is not done again"""
-    copy = kept({"Cache-Control": "max-age=60, stale-while-revalidate=600"}, age=100)
-    hand = Hand(
-        World(cache_mode="normal"),
-        recall=[None, copy],
-        send=[Response(303, Headers([("Location", URL)]), b"")],
-    )
-
-    result = hand.carry(FetchRequest("https://example.org/form", "POST", body=b"order"))
-
-    [again] = hand.of(Later)
-    assert (again.ask.url, again.ask.method, again.ask.body) == (URL, "GET", None)
-    assert result.record.cache == "stale"
-
-
-def test_a_stale_copy_is_asked_about_with_its_validators_and_kept() -> None:
-    """N6"""
-    copy = kept({"ETag": '"1"', "Cache-Control": "max-age=60"}, age=100)
-    hand = Hand(World(cache_mode="normal"), recall=[copy], send=[Response(304, Headers([("ETag", '"1"')]), b"")])
-
-    result = hand.carry(FetchRequest(URL))
-
-    assert hand.kinds() == ["Recall", "Claim", "Enter", "Send", "Settle", "Keep", "Tell"]
-    assert hand.of(Send)[0].request.headers.get("if-none-match") == '"1"'
-    assert hand.of(Settle)[0].outcome.kind is Kind.NOT_MODIFIED
-    assert (result.status, result.body, result.record.cache) == (200, b"kept", "revalidated")
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [Policy(denied=True), Policy(deny_paths=("/a",))],
-)
-def test_what_is_denied_is_only_told(policy: Policy) -> None:
-    """U9"""
-    hand = Hand(World(Policies(policy)))
-
-    result = hand.carry(FetchRequest(URL))
-
-    assert hand.kinds() == ["Tell"]
-    assert result.reason in (Reason.DOMAIN_DENIED, Reason.PATH_DENIED)
 
 
 def test_a_place_that_ran_out_before_it_was_used_is_entered_for_again() -> None:
@@ -279,16 +212,6 @@ def test_a_retry_waits_in_the_gate_and_nowhere_else() -> None:
     assert (result.record.attempts, result.record.retries) == (2, 1)
 
 
-def test_a_retry_that_may_not_go_keeps_the_last_answer_and_is_not_counted() -> None:
-    """U4, U5"""
-    hand = Hand(send=[Response(503, Headers(), b"")], enter=[Ticket(), No(Reason.CIRCUIT_OPEN, 300.0)])
-
-    result = hand.carry(FetchRequest(URL))
-
-    assert (result.status, result.reason, result.retry_after) == (503, Reason.HTTP_STATUS, 300.0)
-    assert (hand.of(MayRetry), hand.world.retries_put_back) == ([MayRetry(hand.of(Send)[0].request.url.domain)], 1)
-
-
 @pytest.mark.parametrize(("moment", "put_back"), [(Send, 0), (MayRetry, 0), (Settle, 1), (Enter, 1), (None, 0)])
 def test_a_retry_that_is_cancelled_is_given_back_unless_it_was_sent(moment: type[Effect] | None, put_back: int) -> None:
     """Issue 4, 4: the share of retries is for those that are sent"""
@@ -333,18 +256,6 @@ def test_the_last_answer_says_when_the_breaker_closes_that_it_opened(
     hand = Hand(world, send=[Response(429, Headers(), b"")], settle=[Settled(0.2, open_for)])
 
     assert hand.carry(FetchRequest(URL)).retry_after == retry_after
-
-
-def test_rules_that_end_while_a_page_stands_in_line_are_asked_for_anew() -> None:
-    """R5: never older than their time, however long the line is"""
-    old, new = Rules(body=b"", valid_until=1_800_001_010.0), Rules(body=b"User-agent: *\nDisallow: /")
-    hand = Hand(claim=[Known(old, 10.0), Known(new, 3600.0)], enter=[Ticket(20.0)])
-    hand.world.known_rules = lambda origin, ttl=0.0: None  # type: ignore[method-assign]
-
-    result = hand.carry(FetchRequest(URL))
-
-    assert result.reason is Reason.ROBOTS_DISALLOWED
-    assert hand.kinds() == ["Claim", "Enter", "PutBack", "Claim", "Tell"]
 
 
 def test_rules_that_others_have_learned_while_a_page_stood_in_line_hold_for_it() -> None:
@@ -395,35 +306,6 @@ def test_what_went_to_a_host_that_redirects_is_told_apart() -> None:
     assert (record.domain, record.attempts, record.bytes) == ("elsewhere.example", 3, 8)
     assert record.elsewhere == (Share("example.org", 2, 1, 0, 5),)
     assert record.as_dict()["elsewhere"][0]["domain"] == "example.org"
-
-
-def test_when_the_share_of_retries_is_used_up_the_answer_stands() -> None:
-    """Issue 4, 4"""
-    hand = Hand(send=[Response(500, Headers(), b"")], mayretry=[False])
-
-    assert hand.carry(FetchRequest(URL)).status == 500
-    assert len(hand.of(Send)) == 1
-
-
-def test_a_deadline_leaves_the_rest_of_its_time_to_each_step() -> None:
-    """U5"""
-    hand = Hand(enter=[Ticket(4.0), Ticket(3.0)], send=[Response(500, Headers(), b""), Response(200, Headers(), b"x")])
-
-    hand.carry(FetchRequest(URL, deadline=10.0))
-
-    assert [effect.deadline for effect in hand.of(Enter)] == [10.0, 6.0]
-    assert [effect.timeout for effect in hand.of(Send)] == [6.0, 3.0]
-
-
-def test_a_timeout_at_the_deadline_is_not_repeated_and_says_nothing_of_the_host() -> None:
-    """U5, U6"""
-    hand = Hand(enter=[Ticket(10.0)], send=[Failure(Reason.TIMEOUT, "no answer", 1.0)])
-
-    result = hand.carry(FetchRequest(URL, deadline=10.0))
-
-    assert result.reason is Reason.TIMEOUT
-    assert [effect.outcome.kind for effect in hand.of(Settle)] == [Kind.ABANDONED]
-    assert hand.of(MayRetry) == []
 
 
 def test_cookies_are_taken_of_pages_and_not_of_robots_txt() -> None:

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from curtsy.core.admission import FORGIVEN, admit
-from curtsy.core.amendment import CrawlDelay, Override, Resume
+from curtsy.core.amendment import CrawlDelay, Resume
 from curtsy.core.decision import Go, No, Wait
 from curtsy.core.errors import Reason
 from curtsy.core.host import Host
@@ -502,15 +502,6 @@ def test_nothing_adapts_when_that_is_switched_off() -> None:
     assert isinstance(play.ask(), Go)
 
 
-def test_a_retry_after_of_nothing_is_no_licence() -> None:
-    """U7"""
-    play = Play([FREE.replace(qps=0.5, adapt=True)])
-
-    play.answer(play.depart(), Outcome(Kind.SLOWED, 429, retry_after=0.0))
-
-    assert play.ask() == Wait(2.0, "rate")
-
-
 @pytest.mark.parametrize(
     "outcome",
     [
@@ -537,18 +528,6 @@ def test_a_rest_is_not_cut_short_by_a_later_and_shorter_one() -> None:
         play.answer(flight, Outcome(Kind.SLOWED, 429, retry_after=seconds))
 
     assert play.ask() == Wait(50.0, "rest")
-
-
-def test_failures_do_not_make_a_raised_delay_sink() -> None:
-    """N8: by a tenth after every 10 successes."""
-    play = Play([FREE.replace(adapt=True)])
-    play.answer(play.depart(), SLOWED)
-
-    for _ in range(30):
-        play.answer(play.depart(), Outcome(Kind.FAILED, 500))
-
-    assert play.host is not None
-    assert play.host.delay == SECOND // 5
 
 
 @ANY
@@ -590,15 +569,6 @@ def test_the_delay_of_a_slow_site_is_continuous_and_bounded(
     assert latency > target * SECOND or one == 0
 
 
-def test_a_site_that_answers_slowly_is_asked_less_often() -> None:
-    """Q12"""
-    play = Play([FREE.replace(adapt=True, target_latency=1.0, latency_factor=5.0)])
-
-    play.answer(play.depart(), Outcome(Kind.ANSWERED, 200, latency=1.5))
-
-    assert play.ask() == Wait(2.5, "slow_site")
-
-
 @ANY
 @given(st.lists(st.integers(0, 30 * SECOND), min_size=1, max_size=50))
 def test_the_smoothed_response_time_lies_among_those_seen(samples: list[int]) -> None:
@@ -621,16 +591,6 @@ def test_a_delay_sinks_to_nothing_and_never_rises(delay: int, configured: float)
 
     assert after == 0 or policy.floor_us < after < delay
     assert after == 0 or after == delay * 9 // 10
-
-
-def test_an_override_of_the_pace_is_obeyed_at_once() -> None:
-    """Issue 2, 3"""
-    play = Play([FREE.replace(qps=1.0)])
-    play.depart()
-
-    play.happen(Change(Override((("qps", 0.1),))))
-
-    assert play.ask() == Wait(10.0, "rate")
 
 
 def test_a_calendar_that_is_set_forward_brings_no_request_closer() -> None:

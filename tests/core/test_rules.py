@@ -39,16 +39,6 @@ def after(second: float) -> float:
     return 1_800_000_000 + second
 
 
-def test_the_first_who_asks_fetches_and_the_others_wait() -> None:
-    """R5, F35"""
-    rules, mine = claim(None, at(0), US)
-    same, theirs = claim(rules, at(1), THEM)
-
-    assert mine == Claimed(None)
-    assert theirs == Busy(CLAIM - 1)
-    assert same is rules
-
-
 def test_whoever_claimed_may_claim_again() -> None:
     """F35: a long wait in line renews it"""
     rules, _ = claim(None, at(0), US)
@@ -57,16 +47,6 @@ def test_whoever_claimed_may_claim_again() -> None:
 
     assert isinstance(again, Claimed)
     assert theirs == Busy(40.0)
-
-
-def test_a_claim_runs_out_if_its_holder_dies() -> None:
-    """R5"""
-    rules, _ = claim(None, at(0), US)
-    rules, theirs = claim(rules, at(CLAIM), THEM)
-
-    assert isinstance(theirs, Claimed)
-    assert rules is not None
-    assert rules.claimed_by == THEM
 
 
 def test_a_claim_is_given_back_only_by_its_holder() -> None:
@@ -80,35 +60,12 @@ def test_a_claim_is_given_back_only_by_its_holder() -> None:
     assert released(None, US) is None
 
 
-def test_what_was_learned_is_known_to_everybody_for_an_hour() -> None:
-    """R5"""
-    rules = learned(claim(None, at(0), US)[0], at(1), POLICY, PRIVATE)
-
-    assert claim(rules, at(2), THEM, ttl=3600)[1] == Known(rules, 3599.0)
-    assert isinstance(claim(rules, at(3600.9), THEM, ttl=3600)[1], Known)
-    assert isinstance(claim(rules, at(3601), THEM, ttl=3600)[1], Claimed)
-
-
 @pytest.mark.parametrize(("ttl", "lasts"), [(60.0, 60.0), (86_400.0, LONGEST), (0.0, 0.0)])
 def test_the_ttl_is_a_setting_and_never_above_a_day(ttl: float, lasts: float) -> None:
     """R5, RFC 9309, 2.4"""
     rules = learned(None, at(0), Policy(robots_ttl=ttl), b"")
 
     assert rules.valid_until - after(0) == lasts
-
-
-def test_a_failure_is_remembered_twice_as_long_each_time_up_to_the_ttl() -> None:
-    """R5, F27"""
-    rules: Rules | None = None
-    waits = []
-    why = "it answered with status 500"
-    for _ in range(8):
-        rules = learned(rules, at(0), POLICY, None, why)
-        waits.append(rules.valid_until - after(0))
-
-    assert waits == [300, 600, 1200, 2400, 3600, 3600, 3600, 3600]
-    assert rules is not None
-    assert rules.why == why
 
 
 def test_a_short_ttl_does_not_shorten_the_rest_after_a_failure() -> None:
@@ -126,36 +83,6 @@ def test_a_success_ends_a_row_of_failures() -> None:
 
     assert (well.failures, well.why, well.claimed_by) == (0, "", 0)
     assert again.valid_until - after(5000) == FIRST_FAILURE
-
-
-@pytest.mark.parametrize("unreachable", ["allow", "disallow"])
-def test_an_earlier_copy_is_used_while_the_file_cannot_be_had(unreachable: str) -> None:
-    """R6"""
-    policy = Policy(robots_unreachable=unreachable)  # type: ignore[arg-type]
-    rules = learned(learned(None, at(0), policy, PRIVATE), at(4000), policy, None, "no")
-
-    assert not filters(rules, policy, "bot", "https://example.org/private").allowed
-    assert filters(rules, policy, "bot", "https://example.org/open").allowed
-    assert crawl_delay(rules, "bot") == 3
-
-
-def test_without_a_copy_the_settings_decide() -> None:
-    """R6, C5"""
-    rules = learned(None, at(0), POLICY, None, "no")
-    strict = Policy(robots_unreachable="disallow")
-
-    assert filters(rules, POLICY, "bot", "https://example.org/private").allowed
-    verdict = filters(rules, strict, "bot", "https://example.org/private")
-    assert (verdict.allowed, verdict.line) == (False, None)
-    assert crawl_delay(rules, "bot") is None
-
-
-@pytest.mark.parametrize("unreachable", ["allow", "disallow"])
-def test_no_file_at_all_allows_everything(unreachable: str) -> None:
-    """R6"""
-    policy = Policy(robots_unreachable=unreachable)  # type: ignore[arg-type]
-
-    assert filters(learned(None, at(0), policy, b""), policy, "bot", "https://example.org/private").allowed
 
 
 def test_no_more_is_kept_than_is_read() -> None:

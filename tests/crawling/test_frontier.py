@@ -112,16 +112,6 @@ def texts(claims: list[Claimed]) -> list[str]:
 # Adding
 
 
-def test_a_url_is_added_once_ever(frontier: Driven) -> None:
-    assert frontier.add(urls("a.org", 1, 2, 1)) == 2
-    assert frontier.add(urls("a.org", 2, 3), depth=5, priority=9) == 1
-    [claimed] = frontier.claim()
-    frontier.done(claimed)
-
-    assert frontier.add([claimed.url]) == 0
-    assert frontier.counts() == Counts(queued=2, leased=0, done=1, failed=0, hosts=1)
-
-
 def test_urls_that_differ_in_scheme_port_or_query_are_different(frontier: Driven) -> None:
     given = ["http://a.org/", "https://a.org/", "https://a.org:8443/", "https://a.org/?x", "https://a.org/?y"]
 
@@ -234,20 +224,6 @@ def test_more_urls_than_go_into_one_piece_are_all_added(frontier: Driven) -> Non
 # Order
 
 
-def test_a_host_gives_its_urls_by_priority_then_depth_then_age(make: Make) -> None:
-    frontier = make(concurrency=None)
-    frontier.add(urls("a.org", "deep"), depth=2)
-    frontier.add(urls("a.org", "one", "two"), depth=1)
-    frontier.add(urls("a.org", "seed"))
-    frontier.add(urls("a.org", "urgent and deep"), depth=9, priority=1)
-    frontier.add(urls("a.org", "some day"), priority=-1)
-    frontier.add(urls("a.org", "three"), depth=1)
-
-    got = [claimed.url.rpartition("/")[2] for claimed in frontier.claim(9)]
-
-    assert got == ["urgent and deep", "seed", "one", "two", "three", "deep", "some day"]
-
-
 def test_hosts_take_turns(make: Make) -> None:
     frontier = make(concurrency=2)
     frontier.add(urls("a.org", 1, 2, 3) + urls("b.org", 1, 2) + urls("c.org", 1))
@@ -342,15 +318,6 @@ def test_a_slow_host_delays_no_other(frontier: Driven, time: Time) -> None:
 # Claims
 
 
-def test_a_host_with_a_url_out_is_left_alone(frontier: Driven) -> None:
-    frontier.add(urls("a.org", 1, 2))
-    [claimed] = frontier.claim(9)
-
-    assert frontier.claim(9) == []
-    frontier.done(claimed)
-    assert texts(frontier.claim(9)) == urls("a.org", 2)
-
-
 @pytest.mark.parametrize(("concurrency", "expected"), [(1, 1), (3, 3), (None, 5)])
 def test_as_many_of_a_host_are_out_as_its_concurrency_allows(
     make: Make, concurrency: int | None, expected: int
@@ -367,43 +334,6 @@ def test_each_host_can_have_its_own_concurrency(make: Make) -> None:
     frontier.add(urls("a.org", 1, 2, 3) + urls("b.org", 1, 2))
 
     assert sorted(claimed.host for claimed in frontier.claim(9)) == ["a.org", "a.org", "b.org"]
-
-
-def test_nothing_is_handed_out_beyond_the_limit(frontier: Driven) -> None:
-    frontier.add(f"https://{number}.org/" for number in range(10))
-
-    assert len(frontier.claim(3)) == 3
-    assert frontier.claim(0) == []
-    assert frontier.counts() == Counts(queued=7, leased=3, done=0, failed=0, hosts=10)
-
-
-def test_a_deferred_url_goes_back_to_its_place(frontier: Driven, time: Time) -> None:
-    frontier.add(urls("a.org", 1, 2))
-    [claimed] = frontier.claim()
-
-    assert frontier.defer(claimed, 5)
-
-    assert frontier.claim() == []
-    assert frontier.due_in() == 5
-    time.seconds += 5
-    [again] = frontier.claim()
-    assert again.url == claimed.url
-    assert again.tries == 0, "it was heard of"
-
-
-def test_a_url_that_is_put_back_last_lets_its_host_s_others_go_first(frontier: Driven) -> None:
-    frontier.add(urls("a.org", 1, 2, 3), depth=1)
-    frontier.add(urls("a.org", "some day"), priority=-2)
-    [claimed] = frontier.claim()
-
-    frontier.defer(claimed, 0, last=True)
-
-    got = []
-    while claims := frontier.claim():
-        got += claims
-        frontier.done(claims[0])
-    assert [each.url.rpartition("/")[2] for each in got] == ["2", "3", "1", "some day"]
-    assert (got[2].depth, got[2].priority, got[2].tries) == (1, -1, 0)
 
 
 def test_every_url_says_how_many_pages_its_host_has_had(frontier: Driven) -> None:
@@ -440,21 +370,6 @@ def test_a_failed_url_is_not_handed_out_again_and_its_reason_is_kept(frontier: D
 
 
 # Leases
-
-
-def test_a_url_whose_lease_has_run_out_is_handed_out_again_and_says_so(frontier: Driven, time: Time) -> None:
-    frontier.add(urls("a.org", 1))
-    [lost] = frontier.claim()
-    time.seconds += LEASE - 1
-    assert frontier.claim() == []
-    assert frontier.due_in() == 1
-    time.seconds += 1
-
-    [again] = frontier.claim()
-
-    assert (again.url, again.tries) == (lost.url, 1)
-    time.seconds += LEASE
-    assert frontier.claim()[0].tries == 2
 
 
 @pytest.mark.parametrize(
@@ -497,19 +412,6 @@ def test_what_ended_cannot_be_ended_again(frontier: Driven) -> None:
     assert not frontier.done(claimed)
     assert not frontier.defer(claimed, 0)
     assert frontier.counts() == Counts(queued=0, leased=0, done=1, failed=0, hosts=1)
-
-
-def test_a_lease_that_is_renewed_begins_anew(frontier: Driven, time: Time) -> None:
-    frontier.add(urls("a.org", 1) + urls("b.org", 1))
-    long, short = frontier.claim(2)
-    time.seconds += LEASE - 1
-    renewed = frontier.renew(long)
-    assert renewed is not None
-    assert time() + 0.9 * LEASE <= renewed.leased_until <= time() + LEASE
-    time.seconds += 1
-
-    assert texts(frontier.claim(9)) == [short.url]
-    assert frontier.done(long)
 
 
 # When

@@ -255,17 +255,6 @@ def test_every_reason_can_be_explained(given_scope: tuple[list[str], Scope], url
 # Widening
 
 
-def test_where_a_seed_redirects_to_belongs_to_the_crawl() -> None:
-    """Issue 5"""
-    scope = around("host", "https://example.org/", match="/docs/")
-
-    assert scope.widen("https://www.example.org/welcome")
-
-    assert refuses(scope, "https://www.example.org/docs/1") is None
-    assert refuses(scope, "https://www.example.org/other") == "not_matched"
-    assert refuses(scope, "https://www.example.org/welcome") is None
-
-
 @pytest.mark.parametrize("kind", ["host", "site", "prefix", "domains"])
 def test_a_scope_is_widened_in_linear_time(kind: Kind) -> None:
     """F32: a list of seeds that all redirect, such as http://h.org/ to https://www.h.org/"""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from curtsy.core.errors import PolicyError
-from curtsy.core.policy import LimitConfig, Policy
+from curtsy.core.policy import LimitConfig
 from curtsy.core.time import SECOND
 from curtsy.limits import RateLimiter, TokenBucket
 from curtsy.stores import open_store
@@ -91,29 +91,6 @@ async def test_a_bucket_with_a_fraction_saves_it(clock: FakeClock) -> None:
     assert [round(await bucket.acquire(), 6) for _ in range(4)] == [0.0, 0.5, 1.25, 1.25]
 
 
-def test_a_policys_burst_is_one_and_a_bucket_by_itself_has_the_other_default() -> None:
-    """C3"""
-    assert Policy().burst == 1
-    assert LimitConfig().burst_capacity == 1
-    assert TokenBucket(0.8).capacity == 1.6
-
-
-async def test_who_comes_first_is_served_first(clock: FakeClock) -> None:
-    """Q3, L2"""
-    bucket = bucket_of(clock, 10.0, 1)
-    served: list[int] = []
-
-    async def acquire(number: int) -> float:
-        waited = await bucket.acquire()
-        served.append(number)
-        return waited
-
-    waited = await asyncio.gather(*(acquire(number) for number in range(50)))
-
-    assert served == list(range(50))
-    assert waited == pytest.approx([number / 10 for number in range(50)])
-
-
 async def test_trying_does_not_wait_and_does_not_go_ahead(clock: FakeClock) -> None:
     """Q3"""
     bucket = bucket_of(clock, 1.0, 1)
@@ -129,19 +106,6 @@ async def test_trying_does_not_wait_and_does_not_go_ahead(clock: FakeClock) -> N
     assert await waiting == 1.0
     clock.advance(1.0)
     assert bucket.try_acquire()
-
-
-async def test_a_cancelled_wait_loses_no_token(clock: FakeClock) -> None:
-    """L2"""
-    bucket = bucket_of(clock, 1.0, 1)
-    await bucket.acquire()
-    first, second = (asyncio.ensure_future(bucket.acquire()) for _ in range(2))
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-    first.cancel()
-
-    assert await second == 1.0
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "redis"])
@@ -171,21 +135,6 @@ async def test_a_bucket_is_kept_on_any_store(kind: str, how: str, tmp_path: Path
         for store in stores:
             if not isinstance(store, str):
                 store.close()
-
-
-async def test_buckets_on_one_store_are_one_only_by_the_same_key(clock: FakeClock) -> None:
-    """Q3"""
-    store = MemoryStore(clock)
-    one, same, other = (
-        TokenBucket(1.0, 1, store=store),
-        TokenBucket(1.0, 1, store=store),
-        TokenBucket(1.0, 1, store=store, key="other"),
-    )
-
-    assert one.try_acquire()
-
-    assert not same.try_acquire()
-    assert other.try_acquire()
 
 
 @pytest.mark.parametrize(

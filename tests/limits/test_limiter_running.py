@@ -11,11 +11,10 @@ import pytest
 from curtsy.core.errors import LimiterClosed, PolicyError
 from curtsy.core.policy import LimitConfig, Policies, Policy
 from curtsy.core.time import SECOND
-from curtsy.limits import DomainLimiter, RateLimiter
+from curtsy.limits import DomainLimiter
 from curtsy.testing import FakeClock
 from tests.limits.asking import DOMAIN, stats_of, waits
 from tests.limits.conftest import Made
-from tests.support.polling import until
 from tests.support.said import missing
 from tests.support.snapshot import Snapshot
 
@@ -158,20 +157,6 @@ async def test_closing_tells_those_who_wait_and_refuses_those_who_come(made: Mad
         await limiter.acquire("https://example.org/")
     assert limiter.gate.queues.waiting == 0
     assert stats_of(limiter).total_requests == 1
-
-
-async def test_closing_tells_threads_too() -> None:
-    """U8, L9"""
-    limiter = RateLimiter(LimitConfig(0.01, 1))
-    limiter.wait_blocking(DOMAIN)
-    waiting = asyncio.gather(
-        *(asyncio.to_thread(limiter.wait_blocking, DOMAIN) for _ in range(3)), return_exceptions=True
-    )
-    await until(lambda: limiter.gate.queues.waiting == 3)
-
-    limiter.close()
-
-    assert [type(each) for each in await waiting] == [LimiterClosed] * 3
 
 
 async def test_a_limiter_for_one_domain_stands_by_itself(clock: FakeClock) -> None:

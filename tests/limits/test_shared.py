@@ -23,7 +23,6 @@ from curtsy.core.errors import (
     RefusedByBudget,
     RefusedByPolicy,
     RefusedByRobots,
-    StoreError,
     WaitTimeout,
 )
 from curtsy.core.policy import LimitConfig, Policies, Policy
@@ -39,7 +38,6 @@ from tests.support.polling import until
 from tests.support.redis_server import RedisServer, redis_available
 from tests.support.said import missing
 from tests.support.snapshot import Snapshot
-from tests.support.stores import redis_store
 
 WORKER = """
 import asyncio, json, sys, time
@@ -124,34 +122,6 @@ def test_two_processes_share_every_rate_and_every_breaker(url: str) -> None:
     assert ends[1][0] is True
     assert ends[1][1] == 1
     assert complaints == ["", ""]
-
-
-async def test_a_server_that_does_not_answer_is_bridged_in_memory(told: Told) -> None:
-    """B8, C18, issue 2: with `outage: alone` nothing is refused because our memory failed; it is told once."""
-    limiter = RateLimiter(LimitConfig(0.1, 2), store=open_store("redis://127.0.0.1:1/0", outage="alone"))
-
-    assert limiter.allow("example.org")
-    assert limiter.allow("example.org")
-    assert not limiter.allow("example.org")
-    await limiter.wait("example.net")
-
-    warnings = told(logging.WARNING)
-    assert 1 <= len(warnings) <= 2  # once for threads and once for tasks
-    assert "redis://127.0.0.1:1/0" in warnings[0]
-    await limiter.aclose()
-
-
-def test_a_redis_url_that_does_not_answer_says_what_to_do(snapshot: Snapshot) -> None:
-    """Issue 2, the last paragraph; without user and password (F62)."""
-    store = redis_store("redis://user:secret@127.0.0.1:1/0")
-
-    with pytest.raises(StoreError) as error:
-        store.now()
-
-    assert str(error.value).startswith("redis://127.0.0.1:1/0 ")
-    assert "secret" not in str(error.value)
-    snapshot(str(error.value).rsplit(". ", 1)[1])  # what to do; before it, the words of the system
-    store.close()
 
 
 async def test_closing_lets_go_of_a_store_that_it_opened(tmp_path: Path) -> None:

@@ -272,14 +272,6 @@ def test_the_most_specific_entry_wins_and_falls_back_to_the_default_policy_only(
         assert (policies.of("v1.api.example.org").qps, policies.of("v1.api.example.org").burst) == (0.8, 3)
 
 
-@pytest.mark.parametrize(("entry", "host"), [("www.example.org", "example.org"), ("example.org", "www.example.org")])
-def test_www_is_treated_alike_on_both_sides(project: Project, entry: str, host: str) -> None:
-    """U9"""
-    project.write(f"allowlist: [{{domain: {entry}, qps: 0.1}}]\n")
-
-    assert project.load().policies.of(host).qps == 0.1
-
-
 def test_hosts_of_a_shared_entry_have_one_record(project: Project) -> None:
     """C6"""
     project.write("allowlist: [{domain: www.Example.org, shared: true}, {domain: own.example.org}]\n")
@@ -673,16 +665,6 @@ LIMITS = """{
 \t"default_config": {"requests_per_second": 2.0, "burst_capacity": 3},
 \t"domains": {"Example.com": {"requests_per_second": 0.5, "burst_capacity": 1}, "www.b.example": {"burst_capacity": 9}}
 }"""
-
-
-def test_the_json_file_gives_limits_for_the_rate_limiter(project: Project) -> None:
-    """L6, L7"""
-    path = project.write(LIMITS, "limits.json")
-
-    default, domains = load_limits(path)
-
-    assert default == LimitConfig(2.0, 3)
-    assert domains == {"example.com": LimitConfig(0.5, 1), "www.b.example": LimitConfig(2.0, 9)}
 
 
 def test_a_json_file_without_a_default_has_the_documents(project: Project) -> None:

@@ -5,13 +5,9 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 
 from curtsy.core.budget import Day
 from curtsy.core.errors import StoreError
@@ -20,10 +16,9 @@ from curtsy.core.host import Place as Lease
 from curtsy.core.time import Now
 from curtsy.stores import AsyncStore, Step
 from curtsy.testing import FakeClock
-from tests.stores.places import InFile, InMemory, OnServer, Place
+from tests.stores.places import InMemory, Place
 from tests.stores.steps import Refusal, count, keep, refuse, remove, stamp
 from tests.stores.worker import Worker, run
-from tests.support.redis_server import RedisServer
 
 FULL = Host(
     boot=2**32 - 1,
@@ -311,69 +306,3 @@ def test_two_places_have_two_identities(place: Place) -> None:
     assert store.identity != other.identity
     assert store.identity == place.open().identity
     store.close()
-
-
-small = st.integers(0, 3)
-hosts = st.builds(
-    Host,
-    sent_at=st.integers(0, 2**62),
-    requests=st.integers(0, 300),
-    recent=st.lists(st.integers(0, 2**40), max_size=3).map(tuple),
-    day=st.none() | st.builds(Day, *[st.integers(0, 2**31)] * 3, small, small),
-    overrides=st.lists(st.tuples(st.text(max_size=5), st.none() | st.floats(0, 1e9)), max_size=2).map(tuple),
-)
-keys = st.sampled_from(["", "host:a", "host:b", "global", "host:a*", "\0", "é"])
-moves = st.one_of(
-    st.tuples(st.sampled_from([count, keep, remove, refuse]), keys),
-    st.tuples(hosts, keys),
-    st.tuples(st.sampled_from(["read", "forget", "keys"]), keys),
-    st.tuples(st.floats(0, 1e6), keys),
-)
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@example([(count, "host:a"), (1.0, "host:a"), (count, "host:a"), (refuse, "host:a"), ("keys", "host:")])
-@given(st.lists(moves, max_size=30))
-def test_the_same_history_gives_the_same_answers_on_every_store(
-    tmp_path: Path, shared_server: RedisServer, history: list[tuple[Any, str]]
-) -> None:
-    """B4, B7: the stores cannot be told apart."""
-    places: list[Place] = [
-        InMemory(hot=1000),
-        InMemory(hot=1),
-        InFile(str(tmp_path / "state.sqlite")),
-        OnServer(shared_server.url, "history:"),
-    ]
-    told = [_told(place, history) for place in places]
-
-    assert told[1:] == told[:1] * (len(places) - 1)
-
-
-def _told(place: Place, history: list[tuple[Any, str]]) -> list[Any]:
-    """What a store answers to a history, and what it holds in the end."""
-    clock = FakeClock()
-    store = place.open(clock)
-    left = store.keys()
-    for key in left:
-        store.forget(key)
-    answers = [_move(store, clock, move, key) for move, key in history]
-    held = store.keys()
-    answers.append([(key, store.read(key)) for key in held])
-    store.close()
-    return answers
-
-
-def _move(store: Any, clock: FakeClock, move: Any, key: str) -> Any:
-    match move:
-        case "read" | "forget" | "keys":
-            return getattr(store, move)(key)
-        case float(seconds):
-            before = store.now()
-            clock.advance(seconds)
-            return store.now().at - before.at
-        case Host() as host:
-            return store.update(key, lambda record, now: (msgspec.structs.replace(host), record))
-    try:
-        return store.update(key, move)
-    except Refusal as error:
-        return str(error)

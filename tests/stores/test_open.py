@@ -11,10 +11,8 @@ import pytest
 
 from curtsy.core.errors import PolicyError
 from curtsy.stores import BlockingStore, open_async_store, open_store
-from curtsy.stores.fallback import AsyncFallbackStore
 from curtsy.stores.memory import AsyncMemoryStore
 from curtsy.stores.redis import AsyncRedisStore
-from curtsy.stores.sqlite import AsyncSQLiteStore
 from curtsy.stores.url import check_place
 from tests.stores.steps import count
 from tests.support.snapshot import Snapshot
@@ -41,19 +39,6 @@ def test_three_slashes_are_a_relative_file_and_four_an_absolute_one(
     assert (tmp_path / "state.sqlite").exists()
     for store in stores:
         store.close()
-
-
-async def test_tasks_have_the_same_urls(tmp_path: Path) -> None:
-    """B7"""
-    bare = open_async_store(f"sqlite:///{tmp_path}/state.sqlite", fallback=False)
-    sheltered = open_async_store(f"sqlite:///{tmp_path}/state.sqlite")
-
-    assert isinstance(bare, AsyncSQLiteStore)
-    assert isinstance(sheltered, AsyncFallbackStore)
-    assert await bare.update("a", count) == 1
-    assert await sheltered.update("a", count) == 2
-    await bare.close()
-    await sheltered.close()
 
 
 async def test_redis_urls_open_redis_stores_without_connecting() -> None:

@@ -19,8 +19,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from curtsy.core.admission import admit
 from curtsy.core.decision import Go
@@ -35,9 +33,7 @@ from curtsy.stores.cas import Attempt, CompareAndSwap, expiry
 from curtsy.stores.redis import AsyncRedisStore
 from curtsy.stores.redis_server import Server
 from curtsy.testing import FakeClock
-from tests.stores.places import OnServer
-from tests.stores.steps import Refusal, count, keep, own_words, refuse, remove, stamp
-from tests.stores.worker import Worker, run
+from tests.stores.steps import Refusal, count, keep, own_words, stamp
 from tests.support.bounds import ends_within
 from tests.support.ending import ends_with_test
 from tests.support.polling import block_until
@@ -124,17 +120,6 @@ async def test_what_tasks_ask_in_one_tick_is_one_pipeline(server: RedisServer) -
     await store.close()
 
 
-async def test_updates_of_one_key_in_one_tick_go_one_after_the_other(server: RedisServer) -> None:
-    """B4"""
-    store = AsyncRedisStore(server.url, timeout=SLOW)
-
-    answers = await asyncio.gather(*(store.update("host:a", count) for _ in range(20)))
-
-    assert answers == list(range(1, 21))
-    assert (await store.read("host:a")).requests == 20
-    await store.close()
-
-
 # Guesses are checked.
 
 
@@ -185,33 +170,6 @@ def test_a_key_that_was_removed_and_made_again_is_not_taken_for_the_old_one(
     assert one.update("host:a", count) == 3
     one.close()
     other.close()
-
-
-def test_no_update_is_lost_among_processes_that_race_for_one_key(server: RedisServer, store: BlockingStore) -> None:
-    """B4"""
-    said = run([Worker("one", 150, OnServer(server.url, "curtsy:")) for _ in range(4)])
-
-    numbers = sorted(int(line) for lines in said for line in lines)
-    assert numbers == list(range(1, 601))
-    assert store.read("host:one").requests == 600
-
-
-def test_no_update_is_lost_among_threads_and_tasks_of_one_process(server: RedisServer, store: BlockingStore) -> None:
-    """L9"""
-    other = AsyncRedisStore(server.url, timeout=SLOW)
-
-    async def tasks() -> None:
-        await asyncio.gather(*(other.update("host:a", count) for _ in range(100)))
-        await other.close()
-
-    threads = [threading.Thread(target=lambda: [store.update("host:a", count) for _ in range(50)]) for _ in range(4)]
-    threads.append(threading.Thread(target=lambda: asyncio.run(tasks())))
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-
-    assert store.read("host:a").requests == 300
 
 
 def test_a_write_whose_reply_was_lost_is_not_made_twice(server: RedisServer) -> None:
@@ -439,20 +397,6 @@ def _server_time(server: RedisServer) -> int:
 # Failures.
 
 
-def test_a_server_that_hangs_is_an_error_within_the_timeout(server: RedisServer, snapshot: Snapshot) -> None:
-    """F55"""
-    store = redis_store(server.url, timeout=1.5)
-    store.update("host:a", count)
-    server.pause()
-
-    with ends_within(2.9), pytest.raises(StoreError, match=r"1\.5 s") as caught:
-        store.update("host:a", count)
-
-    snapshot(str(caught.value))
-    server.resume()
-    store.close()
-
-
 async def test_a_server_that_hangs_is_an_error_for_all_tasks_within_the_timeout(server: RedisServer) -> None:
     """F55: also for those who wait for an update of the same key."""
     store = AsyncRedisStore(server.url, timeout=1.5)
@@ -502,17 +446,6 @@ def test_a_server_that_is_gone_is_an_error_and_the_next_call_finds_it_again(serv
     server.start()
     assert store.update("host:a", count) == 1  # it kept nothing
     store.close()
-
-
-async def test_a_restarted_server_is_found_again_by_tasks(server: RedisServer) -> None:
-    """B8"""
-    store = AsyncRedisStore(server.url, timeout=5)
-    await store.update("host:a", count)
-
-    server.restart()
-
-    assert await store.update("host:a", count) == 1
-    await store.close()
 
 
 def test_a_flush_in_the_middle_is_seen_once(server: RedisServer, store: BlockingStore) -> None:
@@ -566,17 +499,6 @@ def test_a_script_that_the_server_has_lost_is_sent_again(server: RedisServer, st
     server.command("SCRIPT FLUSH")
 
     assert store.update_many(steps) == [2] * len(steps)
-
-
-async def test_a_script_that_the_server_has_lost_is_sent_again_by_tasks(server: RedisServer) -> None:
-    """F59"""
-    store = AsyncRedisStore(server.url, timeout=SLOW)
-    await store.update_many([("host:a", count), ("host:b", count)])
-
-    server.command("SCRIPT FLUSH")
-
-    assert await store.update_many([("host:a", count), ("host:b", count)]) == [2, 2]
-    await store.close()
 
 
 async def test_a_cancelled_update_that_was_not_sent_is_not_made(server: RedisServer) -> None:
@@ -638,48 +560,6 @@ def test_a_key_of_another_program_is_an_error_for_that_key_alone(server: RedisSe
 
 # Keys and expiry.
 
-NASTY = [
-    "",
-    "{",
-    "}",
-    "{}",
-    "a{b}c",
-    "}{",
-    "\0",
-    "a\0b",
-    "a*",
-    "a?",
-    "a[b]",
-    "a\\",
-    "ключ",
-    "💥",
-    "\ud800",
-    "a b\r\n",
-    "%7B",
-]
-
-
-def test_any_text_is_a_key_and_no_two_share_a_record(store: BlockingStore) -> None:
-    """Store contract"""
-    for key in NASTY:
-        assert store.update(key, count) == 1
-
-    assert store.keys() == sorted(NASTY)
-    for prefix in NASTY:
-        assert store.keys(prefix) == sorted(key for key in NASTY if key.startswith(prefix))
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.text(st.characters(), max_size=8), unique=True, max_size=8), st.text(st.characters(), max_size=2))
-def test_keys_are_found_by_their_beginning_whatever_they_are(
-    server: RedisServer, store: BlockingStore, keys: list[str], prefix: str
-) -> None:
-    """Store contract"""
-    server.flush()
-    store.update_many([(key, count) for key in keys])
-
-    assert store.keys(prefix) == sorted(key for key in keys if key.startswith(prefix))
-
 
 def test_stores_with_different_prefixes_do_not_meet(server: RedisServer, store: BlockingStore) -> None:
     """Issue 2, point 5"""
@@ -725,15 +605,6 @@ def test_an_update_that_changes_nothing_leaves_the_expiry(server: RedisServer, s
     store.update("host:a", keep)
 
     assert 0 < server.command("PTTL", "curtsy:{host:a}") <= 50_000
-
-
-def test_a_removed_record_leaves_nothing_behind(server: RedisServer, store: BlockingStore) -> None:
-    """Store contract"""
-    store.update("host:a", count)
-    store.update("host:a", remove)
-
-    assert server.command("KEYS", "curtsy:{*") == []
-    assert store.update("host:a", keep) == 0
 
 
 # Processes and loops.
@@ -800,18 +671,6 @@ def test_a_server_that_may_forget_is_refused(policy: str, snapshot: Snapshot) ->
             store.now()
 
     snapshot(str(caught.value))
-
-
-async def test_a_server_that_may_forget_is_refused_by_tasks_too() -> None:
-    """Design, section 3"""
-    if reason := redis_available():
-        pytest.skip(reason)
-    with RedisServer("--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lfu") as server:
-        store = AsyncRedisStore(server.url, timeout=SLOW)
-
-        with pytest.raises(PolicyError, match="maxmemory-policy allkeys-lfu"):
-            await store.update("host:a", count)
-        await store.close()
 
 
 @pytest.mark.parametrize(
@@ -905,29 +764,6 @@ async def test_a_wrong_password_is_an_error_that_does_not_show_it(server: RedisS
     assert "sesame" not in shown
     store.close()
     await async_store.close()
-
-
-async def test_a_closed_store_says_so(server: RedisServer, snapshot: Snapshot) -> None:
-    """Conventions: errors say what, why and what to do."""
-    store, async_store = redis_store(server.url), AsyncRedisStore(server.url)
-    store.close()
-    store.close()
-    await async_store.close()
-
-    with pytest.raises(StoreError, match=r"close\(\)") as caught:
-        store.update("host:a", count)
-    snapshot(str(caught.value))
-    with pytest.raises(StoreError, match=r"close\(\)"):
-        await async_store.update("host:a", count)
-
-
-def test_a_step_that_raises_changes_nothing_and_the_others_are_done(store: BlockingStore) -> None:
-    """Store contract"""
-    with pytest.raises(Refusal):
-        store.update_many([("host:a", count), ("host:a", refuse), ("host:a", count), ("host:b", count)])
-
-    assert store.read("host:a").requests == 2
-    assert store.read("host:b").requests == 1
 
 
 # The servers of these tests.

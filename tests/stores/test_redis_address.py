@@ -128,15 +128,6 @@ def test_a_url_that_does_not_answer_is_an_error_that_says_what_to_do(snapshot: S
     snapshot(own_words(caught.value))
 
 
-async def test_a_url_that_does_not_answer_is_an_error_for_tasks_too() -> None:
-    """Issue 2, bad input"""
-    store = AsyncRedisStore("redis+cluster://127.0.0.1:1")
-
-    with pytest.raises(StoreError, match=r"redis\+cluster://127\.0\.0\.1:1 "):
-        await store.now()
-    await store.close()
-
-
 @pytest.mark.parametrize(
     ("prefix", "timeout", "says"), [("a{b", 1.0, "prefix = 'a{b'"), ("a:", 0.0, "timeout = 0.0 must")]
 )

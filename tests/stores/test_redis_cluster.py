@@ -53,20 +53,6 @@ def test_records_are_spread_over_a_cluster_and_found_again(cluster: RedisCluster
     store.close()
 
 
-async def test_records_of_a_cluster_are_shared_with_tasks(cluster: RedisCluster) -> None:
-    """Issue 2, point 5"""
-    blocking, store = redis_store(cluster.url, timeout=SLOW), AsyncRedisStore(cluster.url, timeout=SLOW)
-    blocking.update_many([(key, count) for key in KEYS])
-
-    assert await store.update_many([(key, count) for key in KEYS]) == [2] * len(KEYS)
-
-    assert await store.keys() == sorted(KEYS)
-    assert blocking.update_many([(key, count) for key in KEYS]) == [3] * len(KEYS)
-    assert (await store.read(KEYS[0])).requests == 3
-    blocking.close()
-    await store.close()
-
-
 async def test_slots_that_move_between_updates_are_followed(cluster: RedisCluster) -> None:
     """F59: and the script is sent where it is missing."""
     store, async_store = redis_store(cluster.url, timeout=SLOW), AsyncRedisStore(cluster.url, timeout=SLOW)
