@@ -80,10 +80,10 @@ class PackedCache(PageCache):
     `max_size` limits the file in bytes, without its WAL of a few MiB. `memory` limits the recently read pages held in
     memory, in bytes; 0 disables it.
 
-    With a `delay`, a thread compresses and writes the pages in batches, at most that many seconds later. `keep` and
+    With a `delay`, pages are compressed and written in batches, at most that many seconds later. `keep` and
     `refresh` then return True before the write, which may still fail. Caches of this process with the same path and
     delay see the pages at once, others once they are written. A killed program loses the waiting pages, never parts of
-    pages: those of the last `delay` seconds, or at most 128 pages or 4 MiB if the disk is slower than the program.
+    pages: those of the last `delay` seconds, or at most 64 pages or 2 MiB if the disk is slower than the program.
 
     Reads, writes and upkeep have a connection each. So no reader waits for a write, and no write for a checkpoint or
     for more than a batch of an eviction.
@@ -281,6 +281,8 @@ class PackedCache(PageCache):
                     self._writes.call(None, packed_file.remove, key, page.entry.variant)
         if self._write_buffer.is_in_thread:
             self._tidy()
+        elif self._may_wait and min(self._until_check, self._until_checkpoint) < 0:
+            self._write_buffer.wake(self.flush)
 
     def close(self) -> None:
         """Release all open resources. Idempotent."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,14 +13,20 @@ from curtsy.cache.keys import MIB
 from curtsy.core.cache import Entry
 from curtsy.system.shutdown import at_exit
 
-MOST = 64
-"""Number of waiting pages at which the thread writes them without further delay."""
+MOST = 32
+"""Number of waiting pages at which they are written without further delay."""
 
-MOST_BYTES = 2 * MIB
-"""Bytes of waiting bodies at which the thread writes them without further delay."""
+MOST_BYTES = MIB
+"""Bytes of waiting bodies at which the pages are written without further delay."""
 
 LIMIT = 2
-"""Multiple of `MOST` and `MOST_BYTES` at which the caller writes the pages: the disk is slower than the program."""
+"""Multiple of `MOST` and `MOST_BYTES` at which the caller writes the pages, even if the disk is slow."""
+
+SLOW = 0.02
+"""Seconds of a write by the caller after which the thread writes for a while, because the disk is slow."""
+
+REST = 1.0
+"""Seconds for which the thread writes after that."""
 
 
 class Waiting(NamedTuple):
@@ -39,9 +46,11 @@ class Waiting(NamedTuple):
 class WriteBuffer:
     """Waiting pages by URL key. Bounded; safe for threads.
 
-    The caller that adds a page passes the callback that writes all waiting pages and reports them by `done()`. The
-    callback runs in a thread, at most `delay` seconds after a page was added, and at exit. The thread ends when no page
-    waits. A forked child starts with an empty buffer, because its parent writes the pages.
+    The caller that adds a page passes the callback that writes all waiting pages and reports them by `done()`. A caller
+    that fills the buffer runs it: a thread would take turns with an event loop at each call into SQLite, and a crawl
+    would wait for these turns half of its time. A thread runs it if the disk is slow, at most `delay` seconds after a
+    page was added, and at exit. The thread ends when no page waits. A forked child starts with an empty buffer, because
+    its parent writes the pages.
     """
 
     @classmethod
@@ -49,8 +58,10 @@ class WriteBuffer:
         """Return the buffer of a path, shared by all caches of this process with the same path and delay."""
         return _all.setdefault((place, delay), cls(delay))
 
-    def __init__(self, delay: float) -> None:
+    def __init__(self, delay: float, rest: float = REST) -> None:
+        """Create a buffer. `rest` is how many seconds the thread writes after the disk was slow."""
         self.delay = delay
+        self._rest = rest
         self.reset()
 
     def reset(self) -> None:
@@ -61,6 +72,9 @@ class WriteBuffer:
         self._thread: threading.Thread | None = None
         self._is_due = threading.Event()
         self._write: Callable[[], None] | None = None
+        self._batches = 0
+        """Number of times that pages were written."""
+        self._slow_until = 0.0
 
     def get(self, key: str) -> Waiting | None:
         """Return the page that waits under `key`, or None."""
@@ -74,7 +88,7 @@ class WriteBuffer:
         with self._lock:
             is_full = self._add(key, page, write)
         if is_full:
-            write()
+            self._write_here(write)
 
     def replace(self, key: str, before: Waiting | None, page: Waiting, write: Callable[[], None]) -> bool:
         """Add a page in place of `before`. Return False if another page waits under `key` by now."""
@@ -83,7 +97,7 @@ class WriteBuffer:
                 return False
             is_full = self._add(key, page, write)
         if is_full:
-            write()
+            self._write_here(write)
         return True
 
     def _add(self, key: str, page: Waiting, write: Callable[[], None]) -> bool:
@@ -92,7 +106,14 @@ class WriteBuffer:
         self._pages[key] = page
         self._bytes += len(page.body)
         fill = max(len(self._pages) / MOST, self._bytes / MOST_BYTES)
-        return not self._start(write, is_due=fill >= 1) or fill >= LIMIT
+        is_full = fill >= (LIMIT if time.monotonic() < self._slow_until else 1)
+        return not self._start(write, is_due=fill >= 1 and not is_full) or is_full
+
+    def _write_here(self, write: Callable[[], None]) -> None:
+        began = time.monotonic()
+        write()
+        if (ended := time.monotonic()) - began > SLOW:
+            self._slow_until = ended + self._rest
 
     @property
     def is_in_thread(self) -> bool:
@@ -100,9 +121,9 @@ class WriteBuffer:
         return threading.current_thread() is self._thread
 
     def wake(self, write: Callable[[], None]) -> None:
-        """Let the thread call `write`, though no page waits."""
+        """Let the thread call `write` now, though the buffer is not full."""
         with self._lock:
-            self._start(write, is_due=False)
+            self._start(write, is_due=True)
 
     def _start(self, write: Callable[[], None], *, is_due: bool) -> bool:
         """Start the thread if there is none. Return False if that is impossible."""
@@ -120,7 +141,9 @@ class WriteBuffer:
 
     def _run(self) -> None:
         while True:
-            self._is_due.wait(self.delay)
+            batches = self._batches
+            if not self._is_due.wait(self.delay / 2) and self._batches > batches:
+                continue  # all pages that wait are younger than half of the delay
             self._is_due.clear()
             before = self.waiting()
             self.flush()
@@ -148,6 +171,7 @@ class WriteBuffer:
             for key, page in pages.items():
                 if self._pages.get(key) is page:
                     self._remove(key)
+            self._batches += 1
             if not self._pages:
                 self._write = None  # it may be the last reference to an unused cache
 
