@@ -98,6 +98,49 @@ async def test_last_modified_is_a_validator_too(site: Site, place: Path, clock: 
     assert site.visits("/a")[1].header("If-Modified-Since") == modified
 
 
+async def test_what_may_not_be_kept_is_not(site: Site, place: Path, clock: FakeClock) -> None:
+    """Issue 4, 5: no-store, Vary: *, and statuses that say nothing of the page"""
+    site.page("/secret", "x", headers={"Cache-Control": "no-store, max-age=900"})
+    site.page("/moody", "x", headers={"Cache-Control": "max-age=900", "Vary": "*"})
+    site.reply("/busy", Reply(400, "x", HOUR))
+
+    async with keeping(place, clock) as web:
+        for path in ("/secret", "/moody", "/busy") * 2:
+            assert not (await web.fetch(site.url(path))).from_cache
+
+    assert site.count() == 1 + 6
+
+
+async def test_a_page_kept_for_one_language_is_not_given_to_another(site: Site, place: Path, clock: FakeClock) -> None:
+    """Issue 4, 5: Vary"""
+    site.on(
+        "/a",
+        lambda visit: Reply(body=visit.header("Accept-Language") or "", headers={**HOUR, "Vary": "Accept-Language"}),
+    )
+
+    async with keeping(place, clock) as web:
+        texts = [
+            (await web.fetch(site.url("/a"), headers={"Accept-Language": language})).text
+            for language in ("de", "de", "fr", "fr")
+        ]
+
+    assert texts == ["de", "de", "fr", "fr"]
+    assert site.count("/a") == 2
+
+
+async def test_what_one_login_was_shown_is_not_for_another(site: Site, place: Path, clock: FakeClock) -> None:
+    """F62"""
+    site.on("/me", lambda visit: Reply(body=visit.header("Authorization") or "nobody", headers=HOUR))
+
+    async with keeping(place, clock) as web:
+        texts = [
+            (await web.fetch(site.url("/me"), headers=headers)).text
+            for headers in ({"Authorization": "a"}, {"Authorization": "b"}, {}, {"Authorization": "a"})
+        ]
+
+    assert texts == ["a", "b", "nobody", "a"]
+
+
 @pytest.mark.parametrize("etag", [b'"\xe9"', b'"\xc3\xa9"', b'W/"\xff\x80"', b'"\xe2\x82\xac"'], ids=range(4))
 async def test_an_etag_goes_back_octet_for_octet(site: Site, place: Path, clock: FakeClock, etag: bytes) -> None:
     """F15: RFC 9110, 8.8.3: above 0x7F it has no encoding"""
@@ -111,6 +154,19 @@ async def test_an_etag_goes_back_octet_for_octet(site: Site, place: Path, clock:
     sent = site.visits("/a")[1].header("If-None-Match")
     assert sent is not None
     assert sent.encode("latin-1") == etag
+
+
+async def test_a_hostile_etag_is_not_sent_back(site: Site, place: Path, clock: FakeClock) -> None:
+    """F15"""
+    site.reply(
+        "/a", Reply(raw=b'HTTP/1.1 200 OK\r\nETag: "a\x01b"\r\nContent-Length: 1\r\nCache-Control: no-cache\r\n\r\nx')
+    )
+
+    async with keeping(place, clock, max_retries=0) as web:
+        for _ in range(2):
+            await web.fetch(site.url("/a"))
+
+    assert [visit.header("If-None-Match") for visit in site.visits("/a")] == [None, None]
 
 
 async def test_a_damaged_copy_is_fetched_again_and_never_given_out(
@@ -152,6 +208,18 @@ async def test_a_post_drops_the_page_that_it_changed(site: Site, place: Path, cl
         result = await web.fetch(site.url("/a"))
 
     assert not result.from_cache
+
+
+async def test_a_head_request_is_answered_by_the_kept_page(site: Site, place: Path, clock: FakeClock) -> None:
+    """Issue 4, 5: RFC 9111, 4"""
+    site.page("/a", "kept", headers=HOUR)
+
+    async with keeping(place, clock) as web:
+        await web.fetch(site.url("/a"))
+        head = await web.fetch(site.url("/a"), method="HEAD")
+
+    assert (head.status, head.body, head.from_cache) == (200, b"", True)
+    assert head.headers.get("content-type") == "text/html; charset=utf-8"
 
 
 async def test_a_caller_who_wants_it_fresh_gets_it_fresh(site: Site, place: Path, clock: FakeClock) -> None:
@@ -264,3 +332,14 @@ async def test_a_redirect_that_sets_a_cookie_is_not_kept(site: Site, place: Path
             texts.append((await web.fetch(site.url("/a"))).text)
 
     assert texts == ["x", "x"]
+
+
+async def test_a_page_that_varies_by_credentials_is_kept_for_each(site: Site, place: Path, clock: FakeClock) -> None:
+    """RFC 9111, 4.1: a login is no field, whatever a field is called"""
+    site.page("/a", "x", headers={"Vary": "Credentials", **HOUR})
+    url = site.url("/a").replace("://", "://me:secret@")
+
+    async with keeping(place, clock) as web:
+        results = [await web.fetch(url) for _ in range(2)]
+
+    assert [result.record.cache for result in results] == [None, "hit"]

@@ -96,6 +96,25 @@ async def test_what_was_cancelled_is_given_back_before_a_file_is_closed(site: Si
     assert early > 10
 
 
+async def test_one_who_waits_in_line_leaves_it_and_the_others_go_on(site: Site) -> None:
+    """L2, issue 4: queue place"""
+    site.page("/*", "x")
+
+    async with client() as web:
+        tasks = [asyncio.ensure_future(web.fetch(site.url(f"/{number}"))) for number in range(9)]
+        await asyncio.sleep(0)
+        for task in tasks[1::2]:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+
+        assert [isinstance(each, asyncio.CancelledError) for each in results] == [False, True] * 4 + [False]
+        assert session_of(web).gate.queues.waiting == 0
+        host = await host_of(web, site.url("/"))
+
+    assert site.paths() == ["/robots.txt", "/0", "/2", "/4", "/6", "/8"]
+    assert [(day.requests, day.pages) for day in host.days] == [(6, 5)]
+
+
 async def test_a_request_cancelled_on_the_wire_is_charged_and_its_page_is_not(site: Site) -> None:
     """B5"""
     site.reply("/a", hang())
@@ -146,6 +165,20 @@ async def test_cancelled_twice_it_still_gives_back(site: Site) -> None:
         await until(lambda: session_of(web).gate.queues.out == 0)
 
         assert (await host_of(web, site.url("/"))).places == ()
+
+
+async def test_a_timeout_of_the_callers_own_is_a_cancellation_like_any_other(site: Site) -> None:
+    """Issue 4"""
+    site.reply("/a", hang())
+    site.page("/b", "x")
+
+    async with client(**UNPACED, respect_robots=False) as web:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await web.fetch(site.url("/a"))
+
+        assert session_of(web).gate.queues.out == 0
+        assert (await web.fetch(site.url("/b"))).ok
 
 
 async def test_a_batch_that_is_left_early_gives_back_what_it_had_begun(site: Site) -> None:

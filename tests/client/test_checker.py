@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,19 @@ async def test_the_checker_says_no_to_what_is_no_url() -> None:
     async with checker() as robots:
         assert not await robots.is_allowed("nonsense")
         assert robots.get_crawl_delay("nonsense") is None
+
+
+async def test_fifty_tasks_share_the_checkers_one_fetch(site: Site) -> None:
+    """R5"""
+    site.reply("/robots.txt", Reply(body=PRIVATE, wait=0.05))
+
+    async with checker() as robots:
+        allowed = await asyncio.gather(
+            *(robots.is_allowed(site.url(f"/{'private' if number % 2 else 'open'}/{number}")) for number in range(50))
+        )
+
+    assert allowed == [True, False] * 25
+    assert site.count("/robots.txt") == 1
 
 
 async def test_the_checker_of_a_client_asks_with_its_store(site: Site) -> None:

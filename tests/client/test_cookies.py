@@ -6,20 +6,43 @@ from email.utils import formatdate
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from curtsy.client import session_of
 from curtsy.core.errors import Reason
 from curtsy.core.request import Headers
+from curtsy.core.time import cookie_date
 from curtsy.core.url import Url, parse_url
 from curtsy.http.cookies import Cookies
 from curtsy.http.sender import HttpSender
 from curtsy.testing import FakeClock
 from tests.client.fetching import DAWN, client
+from tests.strategies import ANY
 from tests.support.certificates import Authority
 from tests.support.proxy import tunnel
 from tests.support.site import Reply, Site, redirect
 from tests.support.snapshot import Snapshot
 from tests.support.wall import wall
+
+DATE_PIECES = (
+    "1",
+    "31",
+    "99",
+    "1970",
+    "0000",
+    "9999",
+    "12:",
+    "99:99:99",
+    "0:0:0",
+    "jan",
+    "Feb",
+    " ",
+    "-",
+    ",",
+    "GMT",
+    "\u0661",
+)
 
 
 def at(url: str) -> Url:
@@ -233,6 +256,15 @@ def test_what_is_no_cookie_is_not_kept(line: str) -> None:
 def test_path_and_end_of_a_cookie_are_kept_to(line: str, path: str, sent: bool) -> None:
     """F64: RFC 6265, 5.1.4 and 5.3"""
     assert (jar(line).header_for(at(f"https://shop.example{path}")) == "a=1") == sent
+
+
+@ANY
+@given(st.text(max_size=30) | st.lists(st.sampled_from(DATE_PIECES), max_size=8).map("".join))
+@example("0:0:0 1 jan 0000")
+def test_no_date_raises(text: str) -> None:
+    """F64"""
+    assert len(jar(f"a=1; Expires={text.partition(';')[0]}")) <= 1
+    assert cookie_date(text) is None or isinstance(cookie_date(text), int)
 
 
 def test_longer_paths_go_first() -> None:

@@ -48,6 +48,17 @@ async def test_a_crawl_delay_holds_by_the_sites_own_clock(site: Site) -> None:
     assert min(site.gaps()) >= 0.4 - late.most
 
 
+async def test_a_crawl_delay_shorter_than_ours_changes_nothing(site: Site) -> None:
+    """R8"""
+    site.robots("User-agent: *\nCrawl-delay: 0.1\n")
+    site.page("/*", "x")
+
+    async with client() as web:
+        results = [await web.fetch(site.url(f"/{number}")) for number in range(3)]
+
+    assert min(result.record.waited for result in results) >= 1.5 - TICK
+
+
 @pytest.mark.parametrize("delay", ["999999999", "301", "1e5"])
 async def test_a_crawl_delay_that_is_too_long_makes_the_host_refused(
     site: Site, delay: str, snapshot: Snapshot
@@ -64,6 +75,19 @@ async def test_a_crawl_delay_that_is_too_long_makes_the_host_refused(
     assert "max_crawl_delay (300 s)" in results[0].message
     snapshot(results[0].message)
     assert site.paths() == ["/robots.txt"]
+
+
+@pytest.mark.parametrize("delay", ["nan", "inf", "-5", "soon", ""])
+async def test_a_crawl_delay_that_is_no_number_is_ignored(site: Site, delay: str) -> None:
+    """R8, F33"""
+    site.robots(f"User-agent: *\nCrawl-delay: {delay}\n")
+    site.page("/*", "x")
+
+    async with client() as web:
+        result = await web.fetch(site.url("/1"))
+
+    assert result.ok
+    assert result.record.waited <= 5.5
 
 
 async def test_a_crawl_delay_is_that_of_the_agent_that_is_sent(site: Site) -> None:

@@ -106,6 +106,24 @@ async def test_a_site_that_is_down_is_tried_once_after_each_cooldown(site: Site)
     assert well - down[-1] <= 4800 + 70
 
 
+async def test_a_hundred_tasks_make_one_trial(site: Site) -> None:
+    """Q4: half-open lets one through, the others wait for what comes of it"""
+    site.robots()
+    clock = FakeClock(DAWN)
+    replies = iter([Reply(403), Reply(500, wait=0.05)])
+    site.on("/page/*", lambda visit: next(replies))
+
+    async with client(clock=clock, max_retries=0) as web:
+        await web.fetch(site.url("/page/first"))
+        clock.advance(301)
+        results = await asyncio.gather(*(web.fetch(site.url(f"/page/{number}")) for number in range(100)))
+
+    assert sorted(result.reason or "" for result in results) == [Reason.CIRCUIT_OPEN] * 99 + [Reason.HTTP_STATUS]
+    assert len(site.paths()) == 3
+    refused = [result.retry_after for result in results if result.reason is Reason.CIRCUIT_OPEN]
+    assert set(refused) == {600.0}
+
+
 async def test_the_pace_slows_when_the_site_asks_and_comes_back_when_it_is_well(site: Site) -> None:
     """N8, Q12: up by doubling or by what the site says, down by a tenth after every ten successes"""
     site.robots()
@@ -129,3 +147,68 @@ async def test_the_pace_slows_when_the_site_asks_and_comes_back_when_it_is_well(
     assert gaps[-1] == pytest.approx(1.0, abs=0.05)
     assert min(gaps) >= 1 - TICK
     assert host.delay == 0
+
+
+async def test_a_429_that_does_not_say_doubles_the_delay_where_it_may_be_retried(site: Site) -> None:
+    """N8, C2: `on_429: retry`, up to ten seconds"""
+    site.robots()
+    clock = FakeClock(DAWN)
+    log = Log(clock, lambda now: later() if len(log.times) <= 6 else Reply(body="x"))
+    site.on("/page/*", log)
+    settings = {"pause_min": 0.0, "pause_max": 0.0, "qps": 1.0, "global_qps": None, "on_429": "retry"}
+
+    async with client(clock=clock, max_retries=8, retry_delay=0.0, **settings) as web:
+        result = await web.fetch(site.url("/page/1"))
+
+    assert result.ok
+    assert log.gaps == pytest.approx([2, 4, 8, 10, 10, 10], abs=0.05)
+
+
+async def test_a_slow_site_is_asked_less_often(site: Site) -> None:
+    """Q12: five seconds of delay for each second above the target"""
+    site.reply("/*", Reply(body="x", wait=0.12))
+    clock = FakeClock(DAWN)
+    settings = {"pause_min": 0.0, "pause_max": 0.0, "qps": 10.0, "global_qps": None, "target_latency": 0.02}
+
+    async with client(clock=clock, respect_robots=False, **settings) as web:
+        await web.fetch(site.url("/1"))
+        result = await web.fetch(site.url("/2"))
+
+    assert result.record.waited >= 0.45
+
+
+async def test_a_clock_set_back_opens_no_second_budget(site: Site) -> None:
+    """B6"""
+    site.page("/*", "x")
+    clock = FakeClock(DAWN)
+
+    async with client(clock=clock, max_pages_per_day=3) as web:
+        spent = [(await web.fetch(site.url(f"/{number}"))).reason for number in range(4)]
+        clock.set_back(3 * 86_400)
+        earlier = [(await web.fetch(site.url(f"/e{number}"))).reason for number in range(4)]
+        clock.set_back(-3 * 86_400)
+        again = await web.fetch(site.url("/again"))
+        clock.advance(16 * HOUR)
+        fresh = await web.fetch(site.url("/fresh"))
+
+    assert spent == [None, None, None, Reason.DOMAIN_BUDGET_EXCEEDED]
+    assert earlier.count(None) <= 3
+    assert again.reason is Reason.DOMAIN_BUDGET_EXCEEDED
+    assert fresh.ok
+
+
+async def test_a_clock_that_jumps_a_day_ahead_shortens_no_pause(site: Site) -> None:
+    """F48"""
+    site.page("/*", "x")
+    clock = FakeClock(DAWN)
+    log = Log(clock, lambda now: Reply(body="x"))
+    site.on("/page/*", log)
+
+    async with client(clock=clock) as web:
+        for number in range(6):
+            if number == 3:
+                clock.set_back(-86_400)
+            await web.fetch(site.url(f"/page/{number}"))
+
+    assert min(log.gaps) >= 1.5 - TICK
+    assert max(log.gaps) <= 12  # robots.txt was asked for again meanwhile

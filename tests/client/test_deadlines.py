@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from curtsy.client import session_of
 from curtsy.core.errors import Reason, RefusedByPolicy
 from curtsy.testing import FakeClock
 from tests.client.fetching import UNPACED, client, host_of, lease_is_renewed, lease_until
@@ -40,6 +41,33 @@ async def test_a_deadline_that_cannot_be_met_is_refused_at_once_with_the_time_it
     assert site.count() == 1
     with pytest.raises(RefusedByPolicy):
         result.raise_for_reason()
+
+
+async def test_those_who_stand_before_it_are_counted(site: Site) -> None:
+    """U5: the twentieth in line knows that its turn comes in a minute"""
+    site.reply("/*", hang())
+
+    async with client(**STEADY) as web:
+        tasks = [asyncio.ensure_future(web.fetch(site.url(f"/{number}"))) for number in range(20)]
+        await until(lambda: site.count() == 1 and session_of(web).gate.queues.waiting == 19)
+        with ends_within(5):
+            late = await web.fetch(site.url("/late"), deadline=50)
+        for task in tasks:
+            task.cancel()
+
+    assert late.reason is Reason.DEADLINE
+    assert late.retry_after is not None
+    assert late.retry_after >= 57 - 3
+
+
+async def test_a_deadline_that_can_be_met_changes_nothing(site: Site) -> None:
+    """U5"""
+    site.page("/*", "x")
+
+    async with client(**STEADY) as web:
+        results = [await web.fetch(site.url(f"/{number}"), deadline=3.5) for number in range(4)]
+
+    assert [result.ok for result in results] == [True] * 4
 
 
 async def test_a_retry_that_would_come_too_late_is_not_waited_for(site: Site) -> None:

@@ -13,6 +13,8 @@ from curtsy.http.sender import HttpSender
 from curtsy.testing import FakeClock
 from tests.client.fetching import UNPACED, client, host_of
 from tests.support.bounds import MIB, bounded_memory, ends_within
+from tests.support.certificates import Authority
+from tests.support.polling import block_until
 from tests.support.site import (
     Reply,
     Site,
@@ -21,9 +23,13 @@ from tests.support.site import (
     cut_short,
     deaf_port,
     dripping,
+    endless,
     garbage,
+    hang,
+    has_ipv6,
     reset,
 )
+from tests.support.snapshot import Snapshot
 
 
 def kept_in(place: Path) -> list[Path]:
@@ -141,6 +147,18 @@ async def test_what_follows_a_whole_answer_is_no_failure_of_the_site(site: Site)
     assert host.failures == 0
 
 
+async def test_a_body_that_never_ends_is_given_up_at_the_cap_and_not_asked_for_again(site: Site) -> None:
+    """F03"""
+    site.reply("/", endless())
+
+    with bounded_memory():
+        async with client(max_body=1 * MIB) as web:
+            result = await web.fetch(site.url("/"))
+
+    assert (result.reason, result.record.attempts) == (Reason.TOO_LARGE, 1)
+    assert site.visits("/")[0].taken <= 2 * MIB
+
+
 @pytest.mark.parametrize("coding", ["gzip", "br", "zstd"])
 async def test_a_bomb_is_given_up_at_the_cap(site: Site, coding: str, tmp_path: Path) -> None:
     """F01: one request, nothing handed on, nothing kept"""
@@ -169,6 +187,21 @@ async def test_a_body_that_drips_ends_at_the_timeout_and_frees_the_host(site: Si
     assert following.ok
 
 
+async def test_no_answer_within_the_timeout_is_a_timeout(site: Site, snapshot: Snapshot) -> None:
+    """N9, U6"""
+    site.reply("/", hang())
+
+    async with client(**ONCE, timeout=1.5) as web:
+        with ends_within(8):
+            result = await web.fetch(site.url("/"))
+        host = await host_of(web, site.url("/"))
+
+    assert result.reason is Reason.TIMEOUT
+    assert host.failures == 1
+    assert "1.5 s" in result.message
+    snapshot(result.message)
+
+
 async def test_a_connection_that_is_not_made_in_time_costs_no_budget() -> None:
     """N9, B5"""
     with deaf_port() as port:
@@ -195,6 +228,17 @@ async def test_a_port_that_refuses_is_a_connection_error_and_opens_the_breaker_a
     assert second.reason is Reason.CIRCUIT_OPEN
 
 
+async def test_a_name_that_does_not_exist_is_a_dns_error(snapshot: Snapshot) -> None:
+    """F12, N3"""
+    async with client(**ONCE, respect_robots=False, sender=HttpSender(resolver={})) as web:
+        result = await web.fetch("http://nobody.test/")
+
+    assert result.reason is Reason.DNS_ERROR
+    assert "http://nobody.test/" in result.message
+    snapshot(result.message)
+    assert (result.record.attempts, result.record.requests_left) == (0, 200)
+
+
 @pytest.mark.parametrize(
     ("names", "reason"),
     [({}, Reason.DNS_ERROR), ({"shop.test": ["10.0.0.1"]}, Reason.ADDRESS_REFUSED)],
@@ -210,6 +254,51 @@ async def test_what_was_never_sent_is_counted_as_no_request(names: dict[str, lis
     assert (stats.fetches, stats.requests, stats.retries) == (1, 0, 0)
 
 
+@pytest.mark.parametrize("kind", ["self-signed", "expired", "wrong host"])
+async def test_a_certificate_that_is_not_good_is_refused(kind: Any) -> None:
+    """F36"""
+    authority = Authority()
+    with Site(tls=authority.server(kind)) as site:
+        site.page("/", "secret")
+        async with client(**ONCE, verify=authority.client(), respect_robots=False) as web:
+            result = await web.fetch(site.url("/"))
+
+    assert (result.reason, result.body) == (Reason.TLS_ERROR, b"")
+    assert site.journal == []
+
+
+async def test_a_good_certificate_of_ones_own_authority_is_taken(tmp_path: Path) -> None:
+    """F36"""
+    authority = Authority()
+    authority.write(tmp_path / "ca.pem")
+    with Site(tls=authority.server()) as site:
+        site.page("/", "fine")
+        async with client(verify=tmp_path / "ca.pem") as web:
+            result = await web.fetch(site.url("/"))
+
+    assert result.text == "fine"
+
+
+async def test_plain_http_on_a_tls_port_is_a_tls_error(site: Site) -> None:
+    """F36"""
+    async with client(**ONCE, respect_robots=False) as web:
+        result = await web.fetch(site.url("/", scheme="https"))
+
+    assert result.reason is Reason.TLS_ERROR
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+async def test_an_ipv6_address_is_a_host_like_any_other(site: Site) -> None:
+    """U1"""
+    site.page("/a", "six")
+
+    async with client() as web:
+        result = await web.fetch(site.url("/a", host="::1"))
+
+    assert result.text == "six"
+    assert site.paths("::1") == ["/robots.txt", "/a"]
+
+
 async def test_http_1_0_and_connections_closed_after_each_answer_do_no_harm() -> None:
     """F12"""
     with Site(requests_per_connection=1) as site:
@@ -221,6 +310,34 @@ async def test_http_1_0_and_connections_closed_after_each_answer_do_no_harm() ->
             texts = [(await web.fetch(site.url(path))).text for path in ("/old", "/until-close", "/new", "/new")]
 
     assert texts == ["old", "open end", "new", "new"]
+
+
+async def test_a_connection_that_was_closed_while_idle_is_not_a_failure() -> None:
+    """F12: keep-alive ended under us"""
+    with Site() as site:
+        site.reply("/", Reply(body="x", end="close"))
+
+        async with client() as web:
+            for _ in range(3):
+                assert (await web.fetch(site.url("/"))).ok
+                await site.left()
+            host = await host_of(web, site.url("/"))
+
+    assert host.failures == 0
+    assert site.count("/") == 3
+
+
+async def test_a_site_that_closes_after_each_answer_does_no_harm_without_a_pause() -> None:
+    """F12: then the event loop has not seen it close"""
+    with Site() as site:
+        site.reply("/", Reply(body="x", end="close"))
+
+        async with client(**ONCE, **UNPACED, clock=None, respect_robots=False) as web:
+            for _ in range(5):
+                assert (await web.fetch(site.url("/"))).ok
+                block_until(lambda: not site.open_connections)
+
+    assert site.count("/") == 5
 
 
 async def test_a_store_that_cannot_be_used_stops_no_fetch_and_lifts_no_limit(

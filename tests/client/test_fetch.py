@@ -180,6 +180,23 @@ async def test_a_header_that_ends_a_line_is_refused_before_the_wire(site: Site, 
     assert site.journal == []
 
 
+@pytest.mark.parametrize("method", ["GET / HTTP/1.1\r\nX-Injected: 1", "GE T", "", "CONNECT", "GET\0"])
+async def test_a_method_that_is_none_never_reaches_the_wire(site: Site, method: str) -> None:
+    """F26"""
+    async with client(respect_robots=False) as web:
+        result = await web.fetch(site.url("/"), method=method)
+
+    assert (result.ok, result.reason) == (False, Reason.INVALID_URL)
+    assert site.journal == []
+
+
+@pytest.mark.parametrize("agent", ["bot\r\nX-Injected: 1", "bot\0", "", "bøt/1.0", "(no token)"])
+async def test_a_user_agent_that_cannot_be_sent_is_refused_at_the_start(agent: str) -> None:
+    """F26"""
+    with pytest.raises(PolicyError, match="user_agent"):
+        client(user_agent=agent)
+
+
 async def test_control_characters_in_a_url_are_encoded_or_dropped(site: Site) -> None:
     """F26, F65"""
     site.page("/*", "x")

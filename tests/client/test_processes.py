@@ -74,6 +74,33 @@ def test_eight_processes_on_a_fresh_origin_make_one_request_for_robots_txt(
     assert reasons(results) == {None: 24, "robots_disallowed": 24}
 
 
+def test_two_processes_keep_one_pace(site: Site, settings: dict[str, Any]) -> None:
+    """B7, F42: by the site's own clock; one at a time"""
+    site.reply("/*", Reply(body="x", wait=0.02))
+    settings |= {"pause_min": 0.25, "pause_max": 0.27}
+    urls = [[site.url(f"/{process}/{number}") for number in range(4)] for process in range(2)]
+
+    with Lateness() as late:
+        run(settings, urls)
+
+    assert site.count() == 1 + 8
+    assert min(site.gaps()) >= 0.2 - late.most  # a request that is noticed late makes the next gap look shorter
+    assert site.max_concurrency() == 1
+
+
+def test_three_processes_share_one_budget_to_the_last_request(site: Site, settings: dict[str, Any]) -> None:
+    """B4, B7"""
+    site.reply("/*", Reply(body="x"))
+    settings |= {"max_requests_per_day": 20, "max_pages_per_day": 0}
+    urls = [[site.url(f"/{process}/{number}") for number in range(12)] for process in range(3)]
+
+    results = run(settings, urls)
+
+    assert site.count() == 20
+    assert site.count("/robots.txt") == 1
+    assert reasons(results) == {None: 19, "domain_budget_exceeded": 17}
+
+
 @pytest.mark.parametrize("place", ["the state directory", "$CURTSY_STORE"])
 def test_two_programs_that_name_no_store_share_pace_and_budget(
     site: Site, settings: dict[str, Any], place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

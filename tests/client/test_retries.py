@@ -345,6 +345,17 @@ async def test_a_long_retry_after_is_refused_whatever_the_status_is(
     assert refused.retry_after == pytest.approx(3000, abs=10)
 
 
+async def test_retry_after_takes_precedence_over_a_quota(site: Site) -> None:
+    """C2: the site knows best when it wants to be asked again"""
+    site.script("/", [Reply(429, "x", {"Retry-After": "5", "RateLimit": '"day";r=0;t=3000'}), Reply(200, "fine")])
+
+    async with client() as web:
+        result = await web.fetch(site.url("/"))
+
+    assert (result.text, result.record.retries) == ("fine", 1)
+    assert result.record.waited < 20
+
+
 @pytest.mark.parametrize("kind", SPENT)
 async def test_a_host_whose_quota_is_spent_rests_until_the_reset(site: Site, kind: str) -> None:
     """Issue 4, 4"""
@@ -356,6 +367,36 @@ async def test_a_host_whose_quota_is_spent_rests_until_the_reset(site: Site, kin
         result = await web.fetch(site.url("/next"))
 
     assert 40 - TICK <= result.record.waited <= 45
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"RateLimit": '"default";r=3;t=900'}, {"RateLimit": "nonsense"}, {"X-RateLimit-Remaining": "0"},
+     {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "nan"},
+     {"X-RateLimit-Remaining": "7", "X-RateLimit-Reset": "900"},
+     {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "-5"}],
+)  # fmt: skip
+async def test_a_quota_that_is_not_spent_or_cannot_be_read_changes_nothing(site: Site, headers: dict[str, str]) -> None:
+    """Issue 4, 4"""
+    site.reply("/", Reply(body="x", headers=headers))
+    site.page("/next", "x")
+
+    async with client() as web:
+        await web.fetch(site.url("/"))
+        result = await web.fetch(site.url("/next"))
+
+    assert result.record.waited <= 5.5
+
+
+async def test_retry_after_zero_never_makes_us_faster_than_the_pace(site: Site) -> None:
+    """U7"""
+    site.script("/", [later(0), later(0, 503), Reply(body="x")])
+
+    async with client(respect_robots=False) as web:
+        result = await web.fetch(site.url("/"))
+
+    assert result.record.attempts == 3
+    assert result.record.waited >= 2 * 1.5 - TICK
 
 
 async def test_a_bad_status_says_when_to_come_back(site: Site) -> None:

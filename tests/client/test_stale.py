@@ -85,6 +85,17 @@ async def test_a_second_run_over_unchanged_pages_downloads_next_to_nothing(
     assert sum(visit.taken for visit in site.journal[-19:]) < 19 * 400
 
 
+async def test_always_revalidate_asks_even_for_what_is_fresh(site: Site, place: Path, clock: FakeClock) -> None:
+    """N6"""
+    site.page("/a", "kept", etag='"1"', headers=HOUR)
+
+    async with keeping(place, clock, cache_mode="revalidate") as web:
+        results = [await web.fetch(site.url("/a")) for _ in range(2)]
+
+    assert results[1].record.cache == "revalidated"
+    assert site.count("/a") == 2
+
+
 async def test_refresh_asks_as_if_nothing_were_kept_and_keeps_what_comes(
     site: Site, place: Path, clock: FakeClock
 ) -> None:
@@ -123,6 +134,15 @@ async def test_offline_answers_from_the_cache_only(
     snapshot(miss.message)
     with pytest.raises(RefusedByPolicy):
         miss.raise_for_reason()
+    assert site.journal == []
+
+
+async def test_offline_without_a_cache_sends_nothing_either(site: Site) -> None:
+    """Issue 4, 5"""
+    async with client(cache=False, cache_mode="offline") as web:
+        result = await web.fetch(site.url("/"))
+
+    assert result.reason is Reason.NOT_IN_CACHE
     assert site.journal == []
 
 
@@ -225,6 +245,24 @@ async def test_a_page_that_may_stand_in_does_so_from_its_last_304_on(site: Site,
 
     assert renewed.record.cache == "revalidated"
     assert (failed.text, failed.record.cache) == ("kept", "stale")
+
+
+@pytest.mark.parametrize("bound", ["must-revalidate", "no-cache"])
+async def test_what_must_be_asked_about_first_is_not_served_stale_meanwhile(
+    site: Site, place: Path, clock: FakeClock, bound: str
+) -> None:
+    """N6: RFC 9111, 5.2.2: whatever stale-while-revalidate says"""
+    numbers = itertools.count(1)
+    said = f"max-age=60, stale-while-revalidate=600, {bound}"
+    site.on("/a", lambda visit: Reply(body=f"{next(numbers)}", headers=dated(clock, said)))
+
+    async with keeping(place, clock) as web:
+        await web.fetch(site.url("/a"))
+        clock.advance(100)
+        renewed = await web.fetch(site.url("/a"))
+
+    assert (renewed.text, renewed.record.cache) == ("2", None)
+    assert site.count("/a") == 2
 
 
 async def test_renewing_a_kept_redirect_does_not_follow_it(site: Site, place: Path, clock: FakeClock) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from curtsy import Client
 from curtsy.client import session_of
 from curtsy.core.host import Host
 from curtsy.stores import Store, open_store
 from curtsy.stores.memory import MemoryStore
-from tests.client.fetching import UNPACED, client, domain_of
+from tests.client.fetching import AGENT, UNPACED, client, domain_of
 from tests.support.site import Site
 
 
@@ -23,6 +24,17 @@ async def test_a_blocking_store_does_as_well(site: Site, tmp_path: Path) -> None
 
         assert all(result.ok for result in results)
         assert days_of(store, site) == [(4, 3)]
+
+
+def test_it_does_for_the_blocking_client(site: Site, tmp_path: Path) -> None:
+    """Design, section 3"""
+    site.page("/*", "x")
+
+    with contextlib.closing(open_store(f"sqlite:///{tmp_path}/state.sqlite")) as store:
+        with Client(store=store, cache=False, user_agent=AGENT, allow_private=True, **UNPACED) as web:
+            assert web.fetch(site.url("/")).ok
+
+        assert days_of(store, site) == [(2, 1)]
 
 
 async def test_what_is_open_to_two_clients_is_paced_for_both(tmp_path: Path) -> None:

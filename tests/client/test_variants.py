@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 
 import pytest
 
 from curtsy.core.errors import Reason
 from curtsy.core.time import SECOND
+from curtsy.core.variant import MOST_VARIANTS
 from curtsy.testing import FakeClock
 from tests.client.keeping import HOUR, dated, keeping
 from tests.support.polling import until
@@ -36,6 +38,37 @@ async def test_a_key_does_not_see_the_page_of_another(site: Site, place: Path, c
 
     assert texts == [shown(headers) for headers in asked]
     assert site.count("/a") == 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_any_mix_of_headers_gets_its_own_page_and_no_page_twice(
+    site: Site, place: Path, clock: FakeClock, seed: int
+) -> None:
+    """F62, N6: whatever the order"""
+    dice = random.Random(seed)
+    sets = [{name: str(dice.randrange(2)) for name in dice.sample(NAMES, dice.randrange(4))} for _ in range(20)]
+    sets = list({shown(each): each for each in sets}.values())[:MOST_VARIANTS]
+    asked = sets + [dice.choice(sets) for _ in range(30)]
+    site.on("/a", echo)
+
+    async with keeping(place, clock) as one, keeping(place, clock) as two:
+        texts = [(await dice.choice((one, two)).fetch(site.url("/a"), headers=headers)).text for headers in asked]
+
+    assert texts == [shown(headers) for headers in asked]
+    assert site.count("/a") == len(sets)
+
+
+async def test_no_key_is_written_down(site: Site, place: Path, clock: FakeClock) -> None:
+    """F62: neither in a name nor in a file"""
+    site.page("/a", "x", headers={**HOUR, "Vary": "X-Api-Key"})
+
+    async with keeping(place, clock) as web:
+        for name in NAMES:
+            await web.fetch(site.url("/a"), headers={name: "s3cr3t-value"})
+
+    kept = await asyncio.to_thread(files, place.parent)
+    assert len(kept) > 0
+    assert not [name for name, data in kept if b"s3cr3t" in name.encode() + data]
 
 
 def files(folder: Path) -> list[tuple[str, bytes]]:

@@ -18,7 +18,7 @@ from curtsy.crawling.start import acrawl, crawl
 from curtsy.testing import FakeClock
 from tests.crawling.web import QUICK, crawled, graph, html, polite
 from tests.support.polling import until
-from tests.support.site import Answer, Reply, Site, Visit, later, redirect, reset
+from tests.support.site import Answer, Reply, Site, Visit, hang, later, redirect, reset
 from tests.support.snapshot import Snapshot
 
 
@@ -124,6 +124,16 @@ async def test_depth_patterns_and_a_number_of_pages_bound_it(site: Site) -> None
     assert done.summary.queued > 0
 
 
+async def test_a_host_has_no_more_pages_than_it_may(site: Site) -> None:
+    """Issue 5"""
+    graph(site, {"/": [f"/{number}" for number in range(10)]} | {f"/{number}": [] for number in range(10)})
+
+    paths, done = await crawled(site, max_pages_per_host=3, concurrency=1)
+
+    assert len(paths) == 3
+    assert done.totals.skipped == {"host_limit": 8}
+
+
 # What pages ask for.
 
 
@@ -165,6 +175,17 @@ async def test_nofollow_noindex_and_canonical_are_obeyed(site: Site) -> None:
     assert sorted(paths) == ["/", "/behind", "/last", "/original"]
     assert done.totals.skipped == {"noindex": 1, "not_canonical": 1}
     assert sorted(free) == ["/", "/ad", "/behind", "/copy", "/hidden", "/last", "/never"]
+
+
+async def test_two_pages_that_name_each_other_are_not_both_lost(site: Site) -> None:
+    """Issue 5"""
+    site.page("/", html("/one", "/two"))
+    site.page("/one", html(head='<link rel="canonical" href="/two">', title="1"))
+    site.page("/two", html(head='<link rel="canonical" href="/one">', title="2"))
+
+    paths, _ = await crawled(site)
+
+    assert sorted(paths) == ["/", "/two"]
 
 
 async def test_x_robots_tag_is_obeyed_too(site: Site) -> None:
@@ -216,6 +237,17 @@ async def test_where_a_seed_redirects_to_belongs_to_the_crawl(site: Site) -> Non
     paths, _ = await crawled(site, scope="host")
 
     assert paths == [there, site.url("/a", host="127.0.0.2")]
+
+
+async def test_a_maze_of_redirects_ends(site: Site) -> None:
+    """F17: at most five in a row"""
+    graph(site, {"/": ["/maze/0"]})
+    site.on("/maze/*", lambda visit: redirect(f"/maze/{int(visit.path.rpartition('/')[2]) + 1}"))
+
+    _, done = await crawled(site)
+
+    assert len([path for path in asked(site) if path.startswith("/maze")]) == 6
+    assert done.totals.failed == {"too_many_redirects": 1}
 
 
 # Manners.
@@ -401,6 +433,22 @@ async def test_it_can_be_stopped_and_what_is_in_flight_ends(site: Site) -> None:
     assert crawl.summary.ended == "stopped"
     assert crawl.summary.fetched == len(asked(site)) >= 5
     assert crawl.summary.fetched + crawl.summary.queued == 51
+
+
+async def test_told_twice_it_does_not_wait_for_what_is_in_flight(site: Site) -> None:
+    """F46"""
+    graph(site, {"/": ["/slow"]})
+    site.reply("/slow", hang())
+
+    async with acrawl(site.url("/"), **QUICK) as crawl:
+        running = asyncio.ensure_future(crawl.run())
+        await until(lambda: site.count("/slow"))
+        crawl.stop()
+        crawl.stop()
+        async with asyncio.timeout(5):
+            summary = await running
+
+    assert (summary.ended, summary.queued) == ("stopped", 1)
 
 
 async def test_its_time_can_be_limited(site: Site) -> None:

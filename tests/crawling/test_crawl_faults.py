@@ -221,6 +221,22 @@ async def test_a_wall_clock_that_jumps_a_day_changes_no_gap(site: Site) -> None:
 # What is kept.
 
 
+async def test_a_second_run_over_unchanged_pages_downloads_next_to_nothing(site: Site, tmp_path: Path) -> None:
+    """N11: only 304s"""
+    pages = [f"/{number}" for number in range(19)]
+    site.page("/", html(*pages), etag='"front"')
+    for path in pages:
+        site.page(path, html(text="x" * 100_000), etag=f'"{path}"')
+    first, before = await crawled(site, cache=tmp_path / "cache")
+    site.clear()
+    second, after = await crawled(site, cache=tmp_path / "cache")
+
+    assert sorted(first) == sorted(second)
+    assert before.totals.bytes > 1_900_000
+    assert (after.totals.fetched, after.totals.cached, after.totals.bytes) == (0, 20, 0)
+    assert len([visit for visit in site.visits() if visit.path != "/robots.txt"]) == 20
+
+
 # What disks do.
 
 PROGRAM = """

@@ -180,6 +180,13 @@ def test_fresh_begins_anew(path: Path) -> None:
     frontier.close()
 
 
+def test_a_file_is_only_its_owners_to_read(path: Path) -> None:
+    fill(path)
+
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_closed_frontier_is_an_error_that_says_so(path: Path, snapshot: Snapshot) -> None:
     frontier = local(path)
     frontier.close()
@@ -339,6 +346,17 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "a host that is none": lambda path: execute(path, "UPDATE urls SET host = 1 << 40 WHERE id = 20"),
     "no text": lambda path: execute(path, "UPDATE urls SET target = x'ff'"),
 }
+
+
+def test_of_a_damaged_file_it_is_said_what_to_do(path: Path, snapshot: Snapshot) -> None:
+    """Conventions: what, why and what to do"""
+    fill(path)
+    DAMAGE["text"](path)
+
+    with pytest.raises(StoreError) as told:
+        use(path)
+
+    snapshot(str(told.value))
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())

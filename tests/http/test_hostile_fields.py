@@ -100,6 +100,17 @@ def test_no_field_of_an_answer_raises(fields: list[tuple[str, str]], status: int
     assert 0 <= outcome.rest < float("inf")
 
 
+@given(st.sampled_from(["Crawl-delay", "Request-rate", "Visit-time", "Sitemap", "Disallow"]), NUMBERS, NUMBERS)
+def test_no_line_of_robots_txt_raises(field: str, number: str, other: str) -> None:
+    """F33"""
+    robots = parse(f"User-agent: *\n{field}: {number}\n{field}: {number}/{other}\n".encode("utf-8", "surrogatepass"))
+
+    delay = robots.crawl_delay("bot")
+    robots.request_rate("bot")
+    robots.verdict("bot", HERE.text)
+    assert delay is None or 0 <= delay < float("inf")
+
+
 @pytest.mark.parametrize("value", ["9" * 16_000 + "x", "1e" + "9" * 16_000 + "x", ".9" + "9" * 16_000 + "x"])
 def test_a_long_number_in_robots_txt_takes_no_time(value: str) -> None:
     """F32: by the square of its length, one line took seconds"""
