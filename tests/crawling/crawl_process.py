@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from curtsy.crawling.outputs import open_output
 from curtsy.crawling.results import CrawledPage, SkippedUrl
 from curtsy.crawling.start import acrawl
 from tests.support.polling import PATIENCE, block_until
@@ -50,7 +51,9 @@ class Standstill:
 
 
 async def crawl(options: dict[str, Any], *, is_held: bool) -> int:
-    """Crawl to the end, or until SIGTERM, and say how it was."""
+    """Crawl to the end, or until SIGTERM, and say how it was. An output may be the arguments of `open_output`."""
+    given = options.get("outputs", ())
+    options["outputs"] = [open_output(**each) if isinstance(each, dict) else each for each in given]
     if (still_after := options.pop("still_after", None)) is not None:
         options["outputs"].append(Standstill(still_after))
     async with acrawl(options.pop("seeds"), **options) as crawl:

@@ -17,8 +17,10 @@ from curtsy.core.request import Headers
 from curtsy.core.url import Url, parse_url
 from curtsy.crawling.outputs.folder import Folder
 from curtsy.crawling.outputs.jsonlines import JsonLines
-from curtsy.crawling.outputs.protocol import Output
+from curtsy.crawling.outputs.parts import Parts
+from curtsy.crawling.outputs.protocol import FileOutput, Output
 from curtsy.crawling.outputs.skipped import SkippedCsv
+from curtsy.crawling.outputs.tables import PagesCsv
 from curtsy.crawling.outputs.warc import Warc
 from curtsy.crawling.results import CrawledPage, SkippedUrl
 
@@ -149,12 +151,31 @@ def archived(folder: Path) -> list[Any]:
     return said
 
 
+def parts(folder: Path) -> Parts:
+    """An output in small parts, stored beside its spool."""
+    output = Parts(f"file://{folder}/out.jsonl", "jsonl", body="base64", part_size=2000)
+    output.place(folder / "spool")
+    return output
+
+
+def listed(folder: Path) -> list[Any]:
+    """The pages of parts: those that the manifest lists, then those in the spool."""
+    manifest = folder / "out.jsonl.manifest.jsonl"
+    names = [json.loads(line) for line in manifest.read_text().splitlines()] if manifest.exists() else []
+    files = [folder / each["name"] for each in names]
+    stored = {each["name"].removeprefix("out-").partition(".")[0] for each in names}
+    files += [path for path in sorted(folder.glob("spool/*/part.jsonl")) if path.parent.name not in stored]
+    return [json.loads(line) for path in files for line in path.read_bytes().splitlines()]
+
+
 KINDS = [
     Kind("jsonl", lambda folder: JsonLines(folder / "out.jsonl", body="base64"), lines_of, "out.jsonl"),
     Kind("folder", lambda folder: Folder(folder / "out"), files_of, "out/index.jsonl"),
     Kind("warc.gz", lambda folder: Warc(folder / "out.warc.gz", max_size=1500), archived, "out-00001.warc.gz"),
     Kind("warc", lambda folder: Warc(folder / "out.warc", max_size=4000), archived, "out-00001.warc"),
-    Kind("csv", lambda folder: SkippedCsv(folder / "out.csv"), files_of, "out.csv"),
+    Kind("csv", lambda folder: PagesCsv(folder / "out.csv"), files_of, "out.csv"),
+    Kind("skipped", lambda folder: SkippedCsv(folder / "out.csv"), files_of, "out.csv"),
+    Kind("parts", parts, listed, "spool/00001/part.jsonl"),
 ]
 
 
@@ -163,6 +184,15 @@ def write(output: Output, leaf: Leaf) -> None:
         output.skipped(leaf)
     else:
         output.page(leaf)
+
+
+def record(output: Output) -> Any:
+    """Flush an output, and note where it ended as a frontier does."""
+    state = json.loads(json.dumps(output.flush()))
+    if isinstance(output, FileOutput):
+        output.recorded()
+        output.deliver()
+    return state
 
 
 def sizes(folder: Path) -> dict[Path, int]:

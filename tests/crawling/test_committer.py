@@ -219,7 +219,7 @@ async def test_no_page_holds_the_event_loop_for_long(site: Site, tmp_path: Path,
     site.page("/", "".join(f"<a href={link}>" for link in PAGES[kind]))
     for attempt in range(3):
         folder = tmp_path / f"job{attempt}"
-        outputs = [folder / "pages.jsonl", folder / "skipped.csv"]
+        outputs = [f"{folder}/pages.jsonl", f"skipped:{folder}/skipped.csv"]
         async with Longest() as held, acrawl(site.url("/"), job=folder, outputs=outputs, max_pages=1, **QUICK) as crawl:
             summary = await crawl.run()
 

@@ -560,7 +560,9 @@ def test_a_blocking_crawl_can_be_run_for_its_outputs(site: Site, tmp_path: Path)
     """Issue 5, point 7"""
     graph(site, {"/": ["/a", "/gone"], "/a": []})
 
-    summary = curtsy.crawl(site.url("/"), outputs=[f"{tmp_path}/pages.jsonl", f"{tmp_path}/skipped.csv"], **QUICK).run()
+    summary = curtsy.crawl(
+        site.url("/"), outputs=[f"{tmp_path}/pages.jsonl", f"skipped:{tmp_path}/skipped.csv"], **QUICK
+    ).run()
 
     assert summary.fetched == 2
     assert len((tmp_path / "pages.jsonl").read_text().splitlines()) == 2

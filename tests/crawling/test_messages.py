@@ -7,6 +7,7 @@ import csv
 from pathlib import Path
 
 from curtsy.core import messages
+from curtsy.crawling.outputs.skipped import SkippedCsv
 from curtsy.crawling.start import acrawl
 from tests.crawling.web import QUICK, crawled, html
 from tests.support.site import Reply, Site, redirect
@@ -39,7 +40,13 @@ async def test_every_url_without_a_page_is_told_with_why_and_what_to_do(site: Si
     for number in range(1, 8):
         site.reply(f"/far/{number}", redirect(f"/far/{number + 1}"))
     output = tmp_path / "skipped.csv"
-    given = {**QUICK, "concurrency": 1, "drop_duplicates": True, "outputs": [output], "job": tmp_path / "job"}
+    given = {
+        **QUICK,
+        "concurrency": 1,
+        "drop_duplicates": True,
+        "outputs": [SkippedCsv(output)],
+        "job": tmp_path / "job",
+    }
     await crawled(site, skip=["/late"], **given)
 
     await crawled(site, "/late", max_pages_per_host=2, **given)

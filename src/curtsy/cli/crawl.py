@@ -56,9 +56,12 @@ class CrawlArguments:
     job: str | None = None
     restart: bool = False
     files: dict[str, str] = field(default_factory=dict)
-    """Paths of the outputs by kind: `jsonl`, `warc`, `folder` and `csv`."""
+    """Paths and URLs of the outputs by kind (`outputs.KINDS`)."""
 
-    body: Any = "none"
+    writing: dict[str, Any] = field(default_factory=dict)
+    """Arguments of `open_output`."""
+
+    is_durable: bool = False
     is_json: bool = False
     metrics_port: int | None = None
     arguments: list[str] = field(default_factory=list)
@@ -86,6 +89,10 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
         "Selected pages; JSON lines on standard output.",
     ),
     ("curtsy crawl -i seeds.txt --job news --store redis://10.0.0.5", "Shared by all machines that run this."),
+    (
+        "curtsy crawl https://example.org/ --job docs --parquet s3://bucket/docs.parquet",
+        "Into an object store, as Parquet.",
+    ),
 )
 @click.argument("urls", metavar="URL...", nargs=-1)
 @INPUT
@@ -108,15 +115,24 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
 @click.option("--files", multiple=True, metavar="TYPE", help="Also fetch files: .pdf, .csv … or all; repeatable.")
 @click.option("--out", metavar="DIR", help="Write each body as a file, with a .meta.json beside it.")
 @click.option("--jsonl", metavar="FILE", help="Write a JSON line for each page; - for standard output.")
+@click.option("--csv", metavar="FILE", help="Write a table (CSV) with a row for each page.")
+@click.option("--parquet", metavar="FILE", help="Write Parquet files, named after FILE and numbered.")
 @click.option(
-    "--body", type=click.Choice(["text", "base64"]), metavar="FORM", help="Add the body to JSON lines: text or base64."
-)
+    "--body", type=click.Choice(["text", "base64"]), metavar="FORM",
+    help="Add the body to JSON lines and Parquet: text or base64 (Parquet: bytes).",
+)  # fmt: skip
 @click.option(
     "--text", type=click.Choice(["plain", "trafilatura"]), metavar="HOW",
     help="Extract the main text: plain or trafilatura.",
 )  # fmt: skip
 @click.option("--warc", metavar="FILE", help="Write a WARC archive, such as site.warc.gz.")
 @click.option("--skipped", metavar="FILE", help="Write a table (CSV) of URLs without a page, with reasons.")
+@click.option("--part-size", type=byte_count, metavar="SIZE", help="Size of a part of Parquet or of a URL (128M).")
+@click.option("--part-time", type=duration, metavar="TIME", help="Time after which such a part is stored (15m).")
+@click.option(
+    "--durable", "is_durable", is_flag=True,
+    help="Mark pages as done only when they are on the disk, or stored at their URL.",
+)  # fmt: skip
 @click.option(
     "--job", type=job_name, shell_complete=known_jobs, metavar="NAME",
     help="Save the state under a name or in ./FOLDER, to resume.",
@@ -170,12 +186,20 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
     from curtsy.crawling.options import CrawlOptions
 
     seeds = _seeds(words["urls"], words["source"], words["max_time"])
-    kinds = {"folder": "out", "jsonl": "jsonl", "warc": "warc", "csv": "skipped"}
+    kinds = {
+        "folder": "out",
+        "jsonl": "jsonl",
+        "csv": "csv",
+        "parquet": "parquet",
+        "warc": "warc",
+        "skipped": "skipped",
+    }
     files = {kind: words[name] for kind, name in kinds.items() if words[name] is not None}
+    writing = {name: words[name] for name in ("body", "part_size", "part_time") if words[name] is not None}
     if words["is_json"] and words["jsonl"] == "-":
         raise click.UsageError("--json and --jsonl - both write to standard output. Give --jsonl a file.")
-    if words["body"] is not None and words["jsonl"] is None:
-        raise click.UsageError("--body is for JSON lines. Give --jsonl too.")
+    if words["body"] is not None and words["jsonl"] is None and words["parquet"] is None:
+        raise click.UsageError("--body is for JSON lines and Parquet. Give --jsonl or --parquet too.")
     if words["restart"] and words["job"] is None:
         raise click.UsageError("--restart is for a job. Give --job too; a crawl without a job always starts over.")
     if words["no_cache"] and words["refresh"]:
@@ -195,7 +219,7 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
     client = {**given.arguments, "store": given.settings().store, "cookies": words["cookies"]}
     client |= cache_options(words["no_cache"], words["refresh"])
     return CrawlArguments(
-        seeds, options, client, words["job"], words["restart"], files, words["body"] or "none", words["is_json"],
+        seeds, options, client, words["job"], words["restart"], files, writing, words["is_durable"], words["is_json"],
         words["metrics_port"], arguments,
     )  # fmt: skip
 
@@ -227,7 +251,7 @@ async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
     try:
         crawl = acrawl(
             wanted.seeds, job=wanted.job, restart=wanted.restart, outputs=[*outputs_of(wanted), examples],
-            **wanted.options, **wanted.client,
+            durable=wanted.is_durable, **wanted.options, **wanted.client,
         )  # fmt: skip
     except FileInUse as error:
         console.say(f"the job {wanted.job} is already running: {error}")
@@ -250,7 +274,7 @@ def outputs_of(wanted: CrawlArguments) -> list[Output]:
     """Open the requested outputs."""
     from curtsy.crawling.outputs import open_output
 
-    return [open_output(f"{kind}:{path}", body=wanted.body) for kind, path in wanted.files.items()]
+    return [open_output(f"{kind}:{path}", **wanted.writing) for kind, path in wanted.files.items()]
 
 
 async def _announce(crawl: AsyncCrawl, wanted: CrawlArguments) -> None:
@@ -320,7 +344,7 @@ def _conclude(wanted: CrawlArguments, summary: CrawlSummary, examples: Examples,
     console.say(f"{headline(summary.totals)}. {end_message(summary, wanted.options)}")
     held = {each.name.partition(":")[0]: each for each in summary.outputs}
     for kind, path in wanted.files.items():
-        place, found = _numbered(path) if kind == "warc" else path, held[kind]
+        place, found = _numbered(kind, path), held[kind]
         if found.missing:
             console.say(
                 f"{place} has {found.entries:,} of {found.entries + found.missing:,} entries: the output was cut or "
@@ -333,10 +357,17 @@ def _conclude(wanted: CrawlArguments, summary: CrawlSummary, examples: Examples,
         console.say(hint, command=resume)
 
 
-def _numbered(path: str) -> str:
-    """Return a shell pattern for the numbered files of an archive."""
-    stem = re.sub(r"\.warc(\.gz)?$", "", path, flags=re.IGNORECASE)
-    return f"{stem}-*.warc{'' if path.lower().endswith('.warc') else '.gz'}"
+def _numbered(kind: str, path: str) -> str:
+    """Return a shell pattern for the files of an output that numbers them; the path of any other."""
+    from curtsy.crawling.outputs.destination import is_url
+
+    if kind == "warc" and not is_url(path):
+        stem = re.sub(r"\.warc(\.gz)?$", "", path, flags=re.IGNORECASE)
+        return f"{stem}-*.warc{'' if path.lower().endswith('.warc') else '.gz'}"
+    if kind != "parquet" and not is_url(path):
+        return path
+    stem, dot, ending = path.rpartition("/")[2].partition(".")
+    return f"{path.removesuffix(stem + dot + ending)}{stem}{'-' * bool(stem)}*{dot}{ending}"
 
 
 class Stopping:

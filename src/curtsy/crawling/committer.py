@@ -29,6 +29,9 @@ _log: LibraryLogger = library_logger("crawl")
 
 T = TypeVar("T")
 
+GATHER, GATHERED = 5.0, 64 << 20
+"""Seconds since the last write, and bytes, after which gathered results are written."""
+
 MOST_LEFT = 10_000
 """Maximum number of remembered URLs of seeds that are not fetched."""
 
@@ -97,10 +100,11 @@ class Committer:
         self.totals = self.before = totals_of(notes, self._totals_name)
         for output in self._outputs:
             state = notes.get(key := self._key(output))
-            output.open(state)
+            await _whole(in_thread(output.open, state)) if _is_rolled(output) else output.open(state)
             self._states[key] = output.flush()  # of a cut file, the end that it has now
         if self._states:  # noted before the first page, so that after a kill the files are recognized as ours
             await self._frontier.note(self._states)
+            self._tell_recorded()
         if self._who:  # the pages of all workers, in case an earlier version left only their totals
             names = [name for name in notes if name.startswith(TOTALS)]
             await self._frontier.note(
@@ -108,18 +112,55 @@ class Committer:
             )
 
     @property
-    def has_stream(self) -> bool:
-        """Return whether an output is a pipe or a terminal. Its reader may close it at any moment."""
-        return any(map(_is_stream, self._outputs))
+    def is_watched(self) -> bool:
+        """Return whether `check` must be called regularly: for a stream that may be closed, or an output in parts."""
+        return any(each.is_stream or each.is_rolled for each in self._files)
+
+    def is_due(self, finished: Sequence[Finished], waited: float, *, is_last: bool) -> bool:
+        """Return whether a batch is to be written now, `waited` seconds after the last one.
+
+        If each write stores a part, results gather meanwhile, unless no request is in flight (`is_last`).
+        """
+        if not finished:
+            return any(each.is_behind for each in self._files)
+        if is_last or not any(each.is_rolled and each.is_durable for each in self._files):
+            return True
+        return waited >= GATHER or sum(each.bytes for each in finished) >= GATHERED
 
     def check(self) -> None:
-        """Raise NotWritten if the reader of a stream has closed it."""
+        """Raise NotWritten if the reader of a stream has closed it. Continue to store parts."""
         for output in self._files:
             output.check()
 
     def written(self) -> tuple[Written, ...]:
         """Return the actual contents of the outputs."""
         return tuple(output.written() for output in self._files)
+
+    async def finish(self) -> CurtsyError | None:
+        """Store the parts of all outputs, and list them; return the error if that failed.
+
+        Then the pages are recorded, and wait on this machine for the next run.
+        """
+        try:
+            await self._finish([output for output in self._files if output.is_rolled])
+        except CurtsyError as error:
+            return error
+        return None
+
+    async def _finish(self, rolled: Sequence[FileOutput]) -> None:
+        for output in rolled:
+            output.seal()
+        for _ in range(2 if rolled else 0):  # first the parts, then the manifest
+            states = {self._key(output): await _whole(in_thread(output.flush)) for output in rolled}
+            await self._frontier.note(states)
+            self._states.update(states)
+            for output in rolled:
+                output.recorded()
+                await _whole(in_thread(output.deliver))
+
+    def _tell_recorded(self) -> None:
+        for output in self._files:
+            output.recorded()
 
     async def give_back(self, batch: Sequence[Finished]) -> None:
         """Put back URLs that will not be written in this run."""
@@ -178,10 +219,10 @@ class Committer:
 
     async def _write(self, batch: Sequence[Finished], now: float, elapsed: float) -> None:
         if self._is_torn:
-            self._mend()
+            await _whole(in_thread(self._mend))
         self._is_torn = True
         seconds = self.before.seconds + elapsed
-        if any(finished.is_large for finished in batch):
+        if any(finished.is_large for finished in batch) or any(output.is_durable for output in self._files):
             totals, states = await _whole(in_thread(self._put, batch, seconds))
         else:
             totals, states = self._put(batch, seconds)
@@ -193,6 +234,7 @@ class Committer:
         endings = [each.ending(now) for each in batch]
         await self._frontier.conclude(endings, notes)
         self._states.update(states)
+        self._tell_recorded()
         self._is_torn = False
         self._handed.clear()
         self.totals = totals
@@ -233,6 +275,10 @@ class Committer:
 
 def _is_stream(output: Output) -> bool:
     return isinstance(output, FileOutput) and output.is_stream
+
+
+def _is_rolled(output: Output) -> bool:
+    return isinstance(output, FileOutput) and output.is_rolled
 
 
 def _hand_to(output: Output, finished: Finished) -> None:

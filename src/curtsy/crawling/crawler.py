@@ -116,7 +116,7 @@ class Crawler:
         """Message of the error that prevents writing; None if there is no error."""
         self.failure: CurtsyError | None = None
         """Error that ended the crawl before all results were written. Unwritten URLs are not done."""
-        self.began_at = self._looked_at = self._renewed_at = self._timers.now()
+        self.began_at = self._looked_at = self._renewed_at = self._written_at = self._timers.now()
         self._stop_by = self._failing_since = 0.0
         self._failed_turns = 0
         """Number of consecutive turns that failed since `_failing_since`."""
@@ -289,7 +289,7 @@ class Crawler:
 
     async def _turn(self) -> Ended | None:
         """Write results, start due URLs, then wait. Return the reason for the end, or None."""
-        if self.results.finished:
+        if self._has_batch():
             await self._write()
         else:
             self._committer.check()
@@ -305,7 +305,7 @@ class Crawler:
         """Queue seeds, start due URLs and wait for an event. Return DONE or LATER if none can follow."""
         await self._feed()
         await self._start()
-        if self.results.finished:
+        if self._has_batch():
             return None
         is_idle = self.is_idle
         due = self._due = await self._frontier.due_in()
@@ -340,7 +340,7 @@ class Crawler:
             if overtime <= 0:
                 await self.fetches.cancel_all()
         self.fetches.withdraw()
-        if self.results.finished:
+        if self._has_batch():
             return None
         if self.is_idle:
             return over
@@ -371,7 +371,7 @@ class Crawler:
         waits = [] if self.is_idle else [self._renew_in()]
         if due is not None and self._room() > 0:
             waits.append(due)
-        if self._lease is not None or self._committer.has_stream:
+        if self._lease is not None or self._committer.is_watched:
             waits.append(SHARED_LOOK)
         if self._options.max_time is not None:
             waits.append(self._options.max_time - self._elapsed())
@@ -423,8 +423,14 @@ class Crawler:
                 kept.append(each)
         return kept
 
+    def _has_batch(self) -> bool:
+        """Return whether the committer has something to write now."""
+        waited = self._timers.now() - self._written_at
+        return self._committer.is_due(self.results.finished, waited, is_last=not self.fetches)
+
     async def _write(self) -> None:
         """Write the results. Pages with very many links take several turns."""
+        self._written_at = self._timers.now()
         batch: list[Finished] = []
         later: list[Finished] = []
         for each in list(self.results.finished):
@@ -461,6 +467,8 @@ class Crawler:
         return self._timers.now() - self.began_at
 
     async def _summary(self, ended: Ended) -> CrawlSummary:
+        if self.failure is None and (error := await self._committer.finish()) is not None:
+            self.failure, ended = error, self.stopping or Ended.LATER
         reasons, elapsed = self._committer.left, self._elapsed()
         with contextlib.suppress(CurtsyError):  # the note is informational: a full disk is ignored
             await self._frontier.note({ENDED: str(ended), **self._committer.final_note(elapsed)})

@@ -1,6 +1,7 @@
 """Jobs: named crawls that can be resumed, each with a folder.
 
     <state>/jobs/<name>/frontier.sqlite    queue, known URLs and results
+    <state>/jobs/<name>/spool/             pages of outputs in parts that are not stored yet (parts.py)
     <state>/jobs/<name>/worker, worker-1 … names of this machine's processes in a shared crawl (WorkerId)
 
 The frontier of a shared job is in Redis, under the job's name. Its folder holds only the data of this machine. The
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -96,7 +98,7 @@ def pages_in(notes: Mapping[str, Any]) -> int:
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 
-FRONTIER = "frontier.sqlite"
+FRONTIER, SPOOL = "frontier.sqlite", "spool"
 
 WORKER_FILE, _WORKER_FILES = "worker", re.compile(r"worker(-[0-9]+)?", re.ASCII)
 
@@ -211,6 +213,7 @@ def remove(folder: Path) -> None:
     for suffix in ("-wal", "-shm", "", ".lock"):
         (folder / f"{FRONTIER}{suffix}").unlink(missing_ok=True)
     forget_identities(folder)
+    shutil.rmtree(folder / SPOOL, ignore_errors=True)
     with contextlib.suppress(OSError):  # a folder chosen by the user may hold other files
         folder.rmdir()
 

@@ -47,6 +47,7 @@ class CrawlKeywords(OptionKeywords, total=False):
     job: str | os.PathLike[str] | None
     restart: bool
     outputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Output]
+    durable: bool
     client: AsyncClient | None
     lease: float
     on_progress: Callable[[CrawlSnapshot], None] | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import difflib
+import hashlib
 import inspect
 import os
 import warnings
@@ -21,11 +22,12 @@ from curtsy.crawling.extract.text import main_text
 from curtsy.crawling.filters import scope_of
 from curtsy.crawling.frontier.local import LocalFrontier
 from curtsy.crawling.frontier.protocol import AsyncFrontier
-from curtsy.crawling.jobs import FRONTIER, WorkerId, folder_of
+from curtsy.crawling.jobs import FRONTIER, SPOOL, WorkerId, folder_of
 from curtsy.crawling.keywords import CrawlKeywords, OptionKeywords
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs import open_outputs
-from curtsy.crawling.outputs.protocol import Output
+from curtsy.crawling.outputs.parts import Parts
+from curtsy.crawling.outputs.protocol import FileOutput, Output
 from curtsy.crawling.progress import CrawlPlan, CrawlSnapshot, CrawlSummary
 from curtsy.crawling.results import CrawledPage
 from curtsy.crawling.seeds import Seeds
@@ -48,6 +50,7 @@ def acrawl(
     job: str | os.PathLike[str] | None = None,
     restart: bool = False,
     outputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Output] = (),
+    durable: bool = False,
     client: AsyncClient | None = None,
     lease: float = SHARED_LEASE,
     on_progress: Callable[[CrawlSnapshot], None] | None = None,
@@ -63,9 +66,10 @@ def acrawl(
     Redis server is shared: every machine that starts it takes part. The URLs of a dead machine wait for `lease`
     seconds.
 
-    `outputs` are paths of files (`.jsonl`, `.warc.gz`, `.csv`) or folders, or output objects. `on_progress` is called
-    with a snapshot every second and at the end. All fields of `CrawlOptions` and all arguments of `AsyncClient` are
-    accepted. It needs a running event loop.
+    `outputs` are paths of files (`.jsonl`, `.warc.gz`, `.parquet`, `.csv`) or folders, URLs such as
+    `s3://bucket/pages.parquet`, or output objects. With `durable`, a page is done only when it is on the disk or at
+    its URL. `on_progress` is called with a snapshot every second and at the end. All fields of `CrawlOptions` and all
+    arguments of `AsyncClient` are accepted. It needs a running event loop.
     """
     check_parts(on_progress=on_progress)
     if client is not None and not isinstance(client, AsyncClient):
@@ -83,13 +87,16 @@ def acrawl(
     writers = open_outputs(outputs)
     settings.setdefault("connections", max(options.max_concurrent, _most_connections()))
     used = client or AsyncClient(**settings)
+    identity: WorkerId | None = None
     try:
+        identity = _identity(session_of(used), folder)
+        _prepare(writers, folder, identity, durable=durable, restart=restart)
+        frontier = _open_frontier(session_of(used), folder, identity, lease, restart)
         if restart:
-            for writer in writers:  # an unusable output is reported before an earlier job is deleted
-                writer.open(None)
-                writer.close()
-        frontier, identity = _open_frontier(session_of(used), folder, lease, restart)
+            _discard_spools(writers)
     except BaseException:
+        if identity is not None:
+            identity.close()
         if client is None:
             _close_later(used.close())
         raise
@@ -135,31 +142,51 @@ def _close_later(closing: Coroutine[Any, Any, None]) -> None:
     task.add_done_callback(_closing.discard)
 
 
-def _open_frontier(
-    session: Session, folder: Path | None, lease: float, restart: bool
-) -> tuple[AsyncFrontier, WorkerId | None]:
-    """Open a frontier in memory, in a job's folder, or on the session's server for a shared job.
+def _identity(session: Session, folder: Path | None) -> WorkerId | None:
+    """Return the name of this process in a shared job; None for other crawls."""
+    url = session.store_url
+    return None if folder is None or url is None or not url.startswith(SHARED) else WorkerId(folder)
 
-    The second value identifies this worker in a shared job; otherwise it is None.
-    """
+
+def _prepare(
+    outputs: Iterable[Output], folder: Path | None, who: WorkerId | None, *, durable: bool, restart: bool
+) -> None:
+    """Set how outputs are written and named. Before a restart deletes a job, raise NotWritten for unusable ones."""
+    for output in outputs:
+        if isinstance(output, FileOutput):
+            output.is_durable = output.is_durable or durable
+        if isinstance(output, Parts) and folder is not None:
+            worker = "" if who is None else who.name
+            key = hashlib.blake2b(f"{worker} {output.name}".encode("utf-8", "replace"), digest_size=6).hexdigest()
+            output.place(folder / SPOOL / key, folder.name, worker)
+        if restart and isinstance(output, FileOutput):
+            output.check_new()
+        elif restart:
+            output.open(None)
+            output.close()
+
+
+def _discard_spools(outputs: Iterable[Output]) -> None:
+    for output in outputs:
+        if isinstance(output, Parts):
+            output.discard_spool()
+
+
+def _open_frontier(
+    session: Session, folder: Path | None, who: WorkerId | None, lease: float, restart: bool
+) -> AsyncFrontier:
+    """Open a frontier in memory, in a job's folder, or on the session's server for a shared job."""
 
     def concurrency(host: str) -> int | None:
         return session.policies.of(host).concurrency
 
     url = session.store_url
-    if folder is None or url is None or not url.startswith(SHARED):
+    if folder is None or who is None or url is None:
         path = None if folder is None else folder / FRONTIER
-        return LocalFrontier(path, restart=restart, concurrency=concurrency, clock=session.timers.now), None
+        return LocalFrontier(path, restart=restart, concurrency=concurrency, clock=session.timers.now)
     from curtsy.crawling.frontier.redis import RedisFrontier
 
-    who = WorkerId(folder)
-    try:
-        return RedisFrontier(
-            url, folder.name, worker=who.name, concurrency=concurrency, lease=lease, restart=restart
-        ), who  # fmt: skip
-    except BaseException:
-        who.close()
-        raise
+    return RedisFrontier(url, folder.name, worker=who.name, concurrency=concurrency, lease=lease, restart=restart)
 
 
 class Crawl:

@@ -20,6 +20,7 @@ from curtsy.crawling.keywords import CrawlKeywords, OptionKeywords
 from curtsy.crawling.options import ScopeKind
 from curtsy.crawling.outputs.protocol import Output, Written
 from curtsy.crawling.progress import CrawlPlan, CrawlSnapshot, CrawlTotals, Ended, HostProgress
+from curtsy.crawling.results import SkippedUrl
 from curtsy.crawling.seeds import Given, Seeds
 from curtsy.crawling.web_crawler import RobotsChecker
 from curtsy.engine.keywords import ClientKeywords, FetchKeywords, SettingKeywords
@@ -37,7 +38,7 @@ __all__ = [
     "ClientKeywords", "Clock", "CrawlKeywords", "CrawlPlan", "CrawlSnapshot", "CrawlTotals", "Ended", "Entry",
     "FetchKeywords", "Given", "Headers", "HostProgress", "Logger", "No", "Now", "On429", "OptionKeywords",
     "Output", "PackedCache", "Page", "PageCache", "Preset", "Rate", "Request", "RobotsChecker", "Scope",
-    "ScopeKind", "Seconds", "Seeds", "Sender", "SettingKeywords", "Share", "State", "StatisticsSnapshot", "Store",
-    "Strategy", "Stream", "Timers", "UpToADay", "UpToAMonth", "Url", "Verdict", "VirtualClock", "WorkerId",
+    "ScopeKind", "Seconds", "Seeds", "Sender", "SettingKeywords", "Share", "SkippedUrl", "State", "StatisticsSnapshot",
+    "Store", "Strategy", "Stream", "Timers", "UpToADay", "UpToAMonth", "Url", "Verdict", "VirtualClock", "WorkerId",
     "Written",
 ]  # fmt: skip

@@ -3,7 +3,9 @@
     JsonLines    one JSON object per page
     Folder       one file per body, and one beside it for its metadata
     Warc         WARC 1.1: request, response and revisit records, including those of redirects
+    PagesCsv     a table of the pages
     SkippedCsv   URLs that were not fetched, with reasons
+    Parts        JSON lines, WARC, Parquet or CSV in numbered files, here or in an object store
 
 A crawl writes to its outputs just before it marks pages as done. The frontier records the end of each output (`flush`)
 together with these marks. After a kill, `open` truncates everything later. So there are no torn lines or records, and
@@ -17,6 +19,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from curtsy.core.errors import PolicyError
+from curtsy.crawling.outputs.destination import is_url
 from curtsy.crawling.outputs.protocol import Output
 from curtsy.engine.arguments import wrong
 from curtsy.stores.url import check_path
@@ -25,17 +28,29 @@ if TYPE_CHECKING:
     from curtsy.crawling.outputs.jsonlines import BodyForm
 
 
-KINDS = ("jsonl", "warc", "folder", "csv")
+KINDS = ("jsonl", "warc", "parquet", "csv", "folder", "skipped")
 """Prefixes of a path, as in `folder:pages`."""
 
-_ENDINGS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".warc": "warc", ".warc.gz": "warc", ".csv": "csv", "/": "folder"}
+_ENDINGS = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".warc": "warc", ".warc.gz": "warc", ".parquet": "parquet", ".csv": "csv",
+    "/": "folder",
+}  # fmt: skip
 
 
-def open_output(text: str, *, body: BodyForm = "none", mask_secrets: bool = True) -> Output:
-    """Return the output for a text of the command line: a path with a known ending, or `kind:path`.
+def open_output(
+    text: str,
+    *,
+    body: BodyForm = "none",
+    mask_secrets: bool = True,
+    part_size: int | None = None,
+    part_time: float | None = None,
+) -> Output:
+    """Return the output for a text of the command line: a path or URL with a known ending, or `kind:path`.
 
-    Examples: `pages.jsonl`, `crawl.warc.gz`, `pages/`, `skipped.csv`, `folder:pages`; `-` is JSON lines on standard
-    output. It is not opened yet. `body` applies to JSON lines, `mask_secrets` to all but WARC. Raises PolicyError.
+    Examples: `pages.jsonl`, `crawl.warc.gz`, `pages/`, `pages.csv`, `s3://bucket/pages.parquet`, `folder:pages`,
+    `skipped:skipped.csv`; `-` is JSON lines on standard output. It is not opened yet. `body` applies to JSON lines and
+    Parquet, `mask_secrets` to all but WARC, `part_size` and `part_time` to Parquet and URLs (`Parts`). Raises
+    PolicyError, also if a library is missing.
     """
     kind, colon, path = text.partition(":")
     if not colon or kind not in KINDS:
@@ -45,22 +60,34 @@ def open_output(text: str, *, body: BodyForm = "none", mask_secrets: bool = True
             kind = "folder"
     if not path or not kind:
         raise PolicyError(
-            f"output = {text!r} must end in .jsonl, .warc.gz, .warc, .csv or /, or say its kind: "
+            f"output = {text!r} must end in .jsonl, .warc.gz, .warc, .parquet, .csv or /, or say its kind: "
             f"{', '.join(f'{each}:PATH' for each in KINDS)}."
         )
     check_path("output", text)
     # Imported on demand: a program that makes its own outputs needs none of them.
+    if kind == "parquet" or (is_url(path) and kind != "folder"):
+        from curtsy.crawling.outputs.parts import PART_SIZE, PART_TIME, Parts
+
+        return Parts(
+            path, kind, body=body, mask_secrets=mask_secrets, part_size=part_size or PART_SIZE,
+            part_time=part_time or PART_TIME,
+        )  # fmt: skip
     from curtsy.crawling.outputs.folder import Folder
     from curtsy.crawling.outputs.jsonlines import JsonLines
     from curtsy.crawling.outputs.skipped import SkippedCsv
+    from curtsy.crawling.outputs.tables import PagesCsv
     from curtsy.crawling.outputs.warc import Warc
 
     match kind:
         case "warc":
             return Warc(path)
         case "folder":
+            if is_url(path):
+                raise PolicyError(f"output = {text!r} is a folder of single files, which a URL cannot be. Use .jsonl.")
             return Folder(path, mask_secrets=mask_secrets)
         case "csv":
+            return PagesCsv(path, mask_secrets=mask_secrets)
+        case "skipped":
             return SkippedCsv(path, mask_secrets=mask_secrets)
         case _:
             return JsonLines(path, body=body, mask_secrets=mask_secrets)

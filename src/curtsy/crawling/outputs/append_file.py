@@ -21,7 +21,7 @@ import msgspec
 
 from curtsy.core.errors import NotWritten, StoreError
 from curtsy.system.log import library_logger
-from curtsy.system.own_file import open_own
+from curtsy.system.own_file import open_own, sync_folder
 
 if sys.platform != "win32":
     import fcntl
@@ -83,6 +83,8 @@ class AppendFile:
         self._buffer = bytearray()
         self._head = self._tail = b""
         self._written = 0
+        self._durable = 0
+        """Bytes that survive a power cut."""
         self._complaint = f"{path} is not open. Call open() first."
 
     @property
@@ -128,6 +130,7 @@ class AppendFile:
         """Set the position to write at, if the file is empty or still the one of an earlier run."""
         end = End(0, 0, 0, "", "")
         self._head = self._tail = b""
+        self._durable = 0
         if not self.is_stream:
             self._lock(file)
             found = os.fstat(file.fileno()).st_size
@@ -194,9 +197,17 @@ class AppendFile:
         self._check_open()
         self._drain()
 
-    def flush(self) -> End:
-        """Pass all data to the system; return the end of the file."""
+    def flush(self, *, durable: bool = False) -> End:
+        """Pass all data to the system; return the end of the file. With `durable`, it also survives a power cut."""
         self.sync()
+        if durable and not self.is_stream and self._file is not None and self._written != self._durable:
+            try:
+                os.fsync(self._file.fileno())
+                if not self._durable:
+                    sync_folder(os.path.dirname(self.path) or ".")
+            except OSError as error:
+                raise not_written(self.path, error) from error
+            self._durable = self._written
         head = base64.b64encode(self._head).decode()
         self.flushed = End(self._written, self.entries, self.flushed.lost, head, _digest(self._tail))
         return self.flushed

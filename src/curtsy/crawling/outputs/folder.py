@@ -21,7 +21,7 @@ from curtsy.crawling.outputs.append_file import End, foreign, read_state
 from curtsy.crawling.outputs.jsonlines import encode, entry_of
 from curtsy.crawling.outputs.protocol import FileOutput
 from curtsy.crawling.results import CrawledPage
-from curtsy.system.own_file import create_own
+from curtsy.system.own_file import create_own, sync_folder
 
 INDEX, META, PART = "index.jsonl", ".meta.json", ".part"
 
@@ -125,8 +125,11 @@ class Folder(FileOutput):
             self._file.write(encode(line), b"\n")
             self._file.sync()
             body_path, meta_path = self._paths(file)
-            _create(body_path, page.body)
-            _create(meta_path, meta)
+            _create(body_path, page.body, durable=self.is_durable)
+            _create(meta_path, meta, durable=self.is_durable)
+            if self.is_durable:
+                sync_folder(os.path.dirname(body_path))
+                sync_folder(self.path)
 
     def _paths(self, file: str) -> tuple[str, str]:
         path = os.path.join(self.path, *file.split("/"))
@@ -153,7 +156,7 @@ def _files_after(index: str, place: int) -> list[str]:
     return found
 
 
-def _create(path: str, data: bytes) -> None:
+def _create(path: str, data: bytes, *, durable: bool = False) -> None:
     part = path + PART
     try:
         number = create_own(part)
@@ -164,4 +167,6 @@ def _create(path: str, data: bytes) -> None:
         rest = memoryview(data)
         while rest:
             rest = rest[file.write(rest) :]
+        if durable:
+            os.fsync(file.fileno())
     os.replace(part, path)

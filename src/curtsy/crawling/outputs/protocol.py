@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from curtsy.core.errors import NotWritten
+from curtsy.core.errors import NotWritten, PolicyError
 from curtsy.crawling.outputs.append_file import STANDARD_OUTPUT, AppendFile, End, not_written, read_state, whole_lines
+from curtsy.crawling.outputs.destination import is_url
 from curtsy.crawling.results import CrawledPage, SkippedUrl
 from curtsy.stores.url import check_path
 
@@ -81,10 +82,21 @@ class FileOutput:
     accepts nothing more until it is opened again.
     """
 
+    takes_urls = False
+    """True if its path may be a URL."""
+
+    is_rolled = False
+    """True if it is written in parts, which `seal`, `recorded`, `is_behind` and `deliver` are for."""
+
     def __init__(self, kind: str, path: str | os.PathLike[str], file: str = "") -> None:
         """Create an output. `file` is the name of its AppendFile if `path` is a folder."""
         check_path("path", path)
-        self.path = STANDARD_OUTPUT if path == STANDARD_OUTPUT and not file else os.path.abspath(path)
+        if is_url(path) and not self.takes_urls:
+            raise PolicyError(f"path = {path!r} must be on this machine. For a URL, use open_output() or Parts.")
+        is_as_given = is_url(path) or (path == STANDARD_OUTPUT and not file)
+        self.path = os.fspath(path) if is_as_given else os.path.abspath(path)
+        self.is_durable = False
+        """True if a flush waits until the data would survive a power cut."""
         self.name = f"{kind}:{self.path}"
         self._file = AppendFile(os.path.join(self.path, file) if file else self.path, is_ours=bool(file))
         self._flushed: Any | None = None
@@ -102,7 +114,7 @@ class FileOutput:
             self._open(state)
             self._flushed = self._flush()
         except BaseException as error:
-            self._discard()
+            self.discard()
             if isinstance(error, OSError):
                 raise not_written(self.path, error) from error
             raise
@@ -122,9 +134,38 @@ class FileOutput:
             self._flushed = self._flush()
         return self._flushed
 
+    @property
+    def file(self) -> str:
+        """Return the path of the file that it writes at present."""
+        return self._file.path
+
+    @property
+    def size(self) -> int:
+        """Return the size of that file in bytes."""
+        return self._file.size
+
     def check(self) -> None:
         """Raise NotWritten if it is a stream and its reader has closed it."""
         self._file.check()
+
+    def check_new(self) -> None:
+        """Raise NotWritten if a new crawl cannot write it."""
+        self.open(None)
+        self.close()
+
+    def seal(self) -> None:
+        """End the present part at the next flush."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether a flush has something to record although nothing was written."""
+        return False
+
+    def recorded(self) -> None:
+        """Take notice that the frontier has recorded the last flush."""
+
+    def deliver(self) -> None:
+        """Store all recorded parts at their destination. Raises NotWritten."""
 
     def written(self) -> Written:
         """Return its contents over all runs."""
@@ -146,10 +187,10 @@ class FileOutput:
             failure = not_written(self.path, error) if isinstance(error, OSError) else error
             flushed, self._flushed = self._flushed, None
             if flushed is not None and not self.is_stream:
-                self._discard(str(failure))
+                self.discard(str(failure))
                 with contextlib.suppress(OSError, NotWritten):  # else the next open() truncates it
                     self._open(flushed)
-                self._discard()
+                self.discard()
             if failure is error:
                 raise
             raise failure from error
@@ -162,10 +203,11 @@ class FileOutput:
         return whole_lines(path)
 
     def _flush(self) -> dict[str, Any]:
-        return msgspec.structs.asdict(self._file.flush())
+        return msgspec.structs.asdict(self._file.flush(durable=self.is_durable))
 
     def _close(self) -> None:
         self._file.close()
 
-    def _discard(self, why: str = "") -> None:
+    def discard(self, why: str = "") -> None:
+        """Close it without writing what is pending; later calls raise NotWritten with `why`."""
         self._file.discard(why)

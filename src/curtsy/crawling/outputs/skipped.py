@@ -2,64 +2,26 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import os
-import re
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from curtsy.core.secrets import mask_url
 from curtsy.crawling.outputs.append_file import read_state
-from curtsy.crawling.outputs.protocol import FileOutput
+from curtsy.crawling.outputs.tables import CsvTable
 from curtsy.crawling.results import CrawledPage, SkippedUrl
-from curtsy.stores.url import check_path
-
-COLUMNS = ("url", "reason", "message", "status", "depth", "parent", "at")
-"""Column names: the first line, and the order of the cells."""
-
-# Prefixes of a formula in spreadsheets, including full-width forms (OWASP, CSV injection).
-_FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
 
 
-class SkippedCsv(FileOutput):
-    """Table of the URLs without a page: UTF-8, commas, quotes where needed (RFC 4180).
+class SkippedCsv(CsvTable):
+    """Table of the URLs without a page."""
 
-    Links are untrusted, and spreadsheets open the table. So a cell that would be a formula gets an apostrophe as
-    prefix. Control characters become blanks, so that each row is one line. With `mask_secrets`, values in URLs that
-    look secret are written as `***`.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], *, mask_secrets: bool = True) -> None:
-        check_path("path", path)
-        super().__init__("csv", os.path.abspath(path))  # `-` is a file name here
-        self._mask_secrets = mask_secrets
-
-    def _whole(self, path: str) -> tuple[int, int]:
-        size, lines = super()._whole(path)
-        return size, max(0, lines - 1)  # minus the line of column names
+    kind = "skipped"
+    columns = ("url", "reason", "message", "status", "depth", "parent", "at")
 
     def skipped(self, skipped: SkippedUrl) -> None:
         """Write a row."""
-        given = [getattr(skipped, name) for name in COLUMNS]
-        cells = ["" if value is None else str(value) for value in given]
-        shown = [_harmless(mask_url(cell) if self._mask_secrets else cell) for cell in cells]
-        with self._restored():
-            self._file.write(b"" if self._file.size else _row(COLUMNS), _row(shown))
-
-
-def _harmless(cell: str) -> str:
-    cell = _CONTROL.sub(" ", cell)
-    return f"'{cell}" if _FORMULA.match(cell) else cell
-
-
-def _row(cells: Iterable[str]) -> bytes:
-    line = io.StringIO()
-    csv.writer(line).writerow(cells)
-    return line.getvalue().encode("utf-8", "replace")
+        cells = [getattr(skipped, name) for name in self.columns]
+        self._write(mask_url(cell) if self._mask_secrets and isinstance(cell, str) else cell for cell in cells)
 
 
 MOST_EXAMPLES = 100

@@ -85,7 +85,8 @@ class Warc(FileOutput):
 
     `gzip` compresses each record separately, at `level` (0 to 9); None means: unless `path` ends in `.warc`. A new file
     is started after `max_size` bytes. `since` is the path of an earlier archive: unchanged pages become revisits of it,
-    and the two belong together. `remember` limits the number of known payloads; the latest ones are kept.
+    and the two belong together. `remember` limits the number of known payloads; the latest ones are kept. `first` is
+    the number of the first file.
 
     URLs are stored unmasked, because an archive could not be replayed otherwise. Cookies and credentials are left out.
     """
@@ -99,6 +100,7 @@ class Warc(FileOutput):
         max_size: int = GIB,
         since: str | os.PathLike[str] | None = None,
         remember: int = 100_000,
+        first: int = 1,
     ) -> None:
         check_path("path", path)
         self._stem, ending = _split(path)
@@ -112,7 +114,8 @@ class Warc(FileOutput):
         self._since = None if since is None else _split(since)[0]
         self._remember = remember
         self._archive = uuid.UUID(int=0)
-        self._select(1)
+        self._first = first
+        self._select(first)
         self._payloads = AppendFile(f"{self._stem}.payloads.txt", is_ours=True)
         self._known: dict[bytes, bytes] = {}
         """Locations of payloads by digest: record id, date and URL."""
@@ -151,7 +154,7 @@ class Warc(FileOutput):
             if os.path.getsize(path):
                 raise foreign(path)
         self._archive = uuid.uuid4()
-        self._select(1)
+        self._select(self._first)
         self._file.open(None, self._whole)
         self._payloads.open(None, whole_lines)
         self._earlier, self._lost = [], 0
@@ -171,10 +174,10 @@ class Warc(FileOutput):
             os.unlink(path)
         self._earlier, self._lost = list(state.earlier), state.lost
         for place, answers in enumerate(self._earlier):
-            if answers and place + 1 not in found:
+            if answers and place + self._first not in found:
                 _log.warning(
-                    f"{self._path(place + 1)} is gone, and {answers:,} pages with it. Start the crawl over (--restart, "
-                    "restart=True) to have them all."
+                    f"{self._path(place + self._first)} is gone, and {answers:,} pages with it. Start the crawl over "
+                    "(--restart, restart=True) to have them all."
                 )
                 self._lost, self._earlier[place] = self._lost + answers, 0
 
@@ -229,6 +232,7 @@ class Warc(FileOutput):
 
     def _write(self, made: list[bytes]) -> None:
         if self._file.size >= self._max_size:
+            self._file.flush(durable=self.is_durable)
             self._file.close()
             self._earlier.append(self._file.entries)
             self._lost += self._file.flushed.lost
@@ -257,14 +261,14 @@ class Warc(FileOutput):
         return f"WARC/1.1\r\nWARC-Type: warcinfo\r\nWARC-Record-ID: <urn:uuid:{name}>\r\n".encode()
 
     def _flush(self) -> dict[str, Any]:
-        ends = self._file.flush(), self._payloads.flush()
+        ends = self._file.flush(durable=self.is_durable), self._payloads.flush()
         state = WarcState(str(self._archive), self._number, *ends, tuple(self._earlier), self._lost)
         plain: dict[str, Any] = msgspec.to_builtins(state)
         return plain
 
     def written(self) -> Written:
         """Return the contents of its files."""
-        numbers = enumerate(self._earlier, 1)
+        numbers = enumerate(self._earlier, self._first)
         gone = sum(answers for number, answers in numbers if not os.path.exists(self._path(number)))
         missing, flushed = self._lost + gone + self._file.missing(), self._file.flushed
         all_written = sum(self._earlier) + self._lost + flushed.entries + flushed.lost
@@ -274,7 +278,8 @@ class Warc(FileOutput):
         self._file.close()
         self._payloads.close()
 
-    def _discard(self, why: str = "") -> None:
+    def discard(self, why: str = "") -> None:
+        """Close it without writing what is pending."""
         self._file.discard(why)
         self._payloads.discard(why)
 
