@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.cli.crawling import line_with, linked, numbers
 from tests.cli.shell import Shell
+from tests.crawling.test_resume import build
 from tests.support.site import Reply, Site
 from tests.support.snapshot import Snapshot
 
@@ -83,3 +84,21 @@ def test_a_host_that_rests_is_shown_with_what_it_answered(shell: Shell, site: Si
     why = lines[lines.index(f"        127.0.0.1:{site.port}") + 1]
     assert numbers(why) == [500, 3, 5]
     snapshot(why)
+
+
+def test_the_command_says_how_many_are_queued_again(shell: Shell, site: Site) -> None:
+    """It asks before pages may be in an output twice."""
+    build(site, "fan", 3)
+    site.reply("/page/2", Reply(404))
+    shell("crawl", site.url("/page/0"), "--job", "docs", "--jsonl", "pages.jsonl")
+
+    for words in ((), ("--failed", "--since", "1h"), ("--worker", "x"), ("--failed", "--url", "(")):
+        assert shell("jobs", "requeue", "docs", *words).code == 2
+    refused = shell("jobs", "requeue", "docs", "--since", "1h")
+    failed = shell("jobs", "requeue", "docs", "--failed", "--json")
+    pages = shell("jobs", "requeue", "docs", "--since", "1h", "--yes")
+
+    assert refused.code != 0
+    assert failed.json == {"job": "docs", "requeued": 1}
+    assert (pages.code, pages.err.count("2 URLs")) == (0, 1)
+    assert shell("jobs", "show", "docs", "--json").json["queued"] == 3

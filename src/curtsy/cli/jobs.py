@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from curtsy.cli import console
-from curtsy.cli.command import JSON, YES, command, group, job_name, known_jobs
+from curtsy.cli.command import JSON, YES, command, duration, group, job_name, known_jobs
 from curtsy.cli.context import CommandContext, Exit
 from curtsy.core.errors import CurtsyError, StoreError
 from curtsy.core.messages import LIMITS
@@ -316,6 +316,66 @@ def _show(job: Job, whole: dict[str, Any], server: str) -> None:
 def _worker(each: dict[str, Any]) -> str:
     name = " as ".join(word for word in (each["process"], each["worker"]) if word is not None)
     return f"{name}: {console.counted(each['pages'], 'page')}, last heartbeat {span(each['heard_ago'])} ago"
+
+
+@command(
+    ("curtsy jobs requeue docs --failed", "Fetch all failed URLs again, at the next start of the job."),
+    ("curtsy jobs requeue docs --failed --url '/blog/'", "Only those that match."),
+    ("curtsy jobs requeue news --worker 3fa94be0c1d2", "The pages of a worker whose disk is lost (shared job)."),
+    ("curtsy jobs requeue docs --since 2h", "The pages of the last two hours."),
+    of=jobs,
+)
+@click.argument("name", metavar="NAME", type=job_name, shell_complete=known_jobs)
+@click.option("--failed", "is_failed", is_flag=True, help="URLs whose requests failed.")
+@click.option("--worker", metavar="WORKER", help="Pages of this worker of a shared job; jobs show names them.")
+@click.option("--since", type=duration, metavar="TIME", help="Pages of the last 90s, 10m, 2h, 3d.")
+@click.option("--url", "pattern", metavar="REGEX", help="Only URLs that match.")
+@YES
+@JSON
+@click.pass_obj
+def requeue(
+    given: CommandContext, name: str, is_failed: bool, worker: str | None, since: float | None, pattern: str | None,
+    is_sure: bool, is_json: bool,
+) -> None:  # fmt: skip
+    """Put finished URLs back into the queue of a job, which fetches them again at its next start.
+
+    Use it for URLs that failed, and for pages that were lost with their output. Pages that are still in an output will
+    be there twice. A job of this machine must not be running; neither may the named worker of a shared one. Pages of
+    outputs that are stored with --durable cannot be lost, and are not recorded.
+    """
+    import asyncio
+
+    from curtsy.crawling.frontier.protocol import Requeue
+    from curtsy.crawling.jobs import folder_of, look, requeue_in_folder, requeue_on_server, shared
+
+    if is_failed == (worker is not None or since is not None):
+        raise click.UsageError("Give --failed, or --worker, --since or both.")
+    try:
+        search = None if pattern is None else re.compile(pattern)
+    except re.error as error:
+        raise click.UsageError(f"--url {pattern!r} is no regular expression: {error}.") from None
+    server = _server(given)
+    found = _shared_one(server, name) if server else None
+    if worker is not None and found is None:
+        raise click.UsageError(f"--worker is for a shared job, and {name} is none. Give --store, or --since.")
+    job = look(folder_of(name)) if found is None else shared(found)
+    reasons = frozenset(job.totals.failed) if is_failed else None
+    choice = Requeue(
+        reasons=reasons, worker=worker, since=0.0 if since is None else time.time() - since, pattern=search
+    )
+    if not is_failed and not is_sure:
+        console.confirm(
+            "this fetches pages again; those that are still in an output will be there twice",
+            f"Put pages of {console.plain(name)} back into its queue?",
+        )
+    if found is None:
+        count = requeue_in_folder(folder_of(name), choice)
+    else:
+        count = asyncio.run(requeue_on_server(server, job, choice))
+    if is_json:
+        console.write_json({"job": name, "requeued": count})
+    else:
+        console.say(f"{console.counted(count, 'URL')} of the job {name} {'is' if count == 1 else 'are'} queued again.")
 
 
 @command(

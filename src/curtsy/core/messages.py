@@ -326,6 +326,20 @@ def running_job(name: str) -> str:
     return f"the job {name} is running. Stop it first, then remove it."
 
 
+def present_workers(job: str, workers: Sequence[str]) -> str:
+    """Describe workers whose pages cannot be queued again, because they are at work."""
+    verb = "is" if len(workers) == 1 else "are"
+    return (
+        f"{', '.join(workers)} of the job {job} {verb} at work. Stop them first, or name the worker that is lost with "
+        "--worker."
+    )
+
+
+def unknown_worker(job: str, worker: str, workers: Sequence[str]) -> str:
+    """Describe a name that no worker of a shared job has."""
+    return f"the job {job} has no worker {worker!r}. Its workers are {', '.join(workers) or 'none'}."
+
+
 class Description(NamedTuple):
     """Short text for all URLs with the same reason."""
 

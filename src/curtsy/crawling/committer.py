@@ -20,6 +20,7 @@ from curtsy.core.errors import CurtsyError
 from curtsy.crawling.frontier.protocol import PAGES, AsyncFrontier, Deferred, Done, Ending, Lapsed
 from curtsy.crawling.jobs import TOTALS, totals_of
 from curtsy.crawling.outputs.protocol import FileOutput, Output, Written
+from curtsy.crawling.outputs.skipped import Examples
 from curtsy.crawling.progress import CrawlTotals
 from curtsy.crawling.results import MOST_LINKS, Finished, SkippedUrl
 from curtsy.system.log import LibraryLogger, library_logger
@@ -70,6 +71,8 @@ class Committer:
         self._outputs = outputs
         self._files = [each for each in outputs if isinstance(each, FileOutput)]
         self._who = who
+        self._is_logged = any(map(_may_be_lost, outputs))
+        """True if a page may be lost after it is done, so that the frontier records it for `requeue`."""
         self._totals_name = TOTALS + who
         self._states: dict[str, Any] = {}
         """End of each output, as recorded in the frontier."""
@@ -231,7 +234,7 @@ class Committer:
             notes[PAGES + self._who] = totals.pages
         for finished in batch:
             notes.update(finished.notes)
-        endings = [each.ending(now) for each in batch]
+        endings = [each.ending(now, is_logged=self._is_logged) for each in batch]
         await self._frontier.conclude(endings, notes)
         self._states.update(states)
         self._tell_recorded()
@@ -275,6 +278,13 @@ class Committer:
 
 def _is_stream(output: Output) -> bool:
     return isinstance(output, FileOutput) and output.is_stream
+
+
+def _may_be_lost(output: Output) -> bool:
+    """Return whether an output has pages that the loss of this machine's disk may take with it."""
+    if isinstance(output, FileOutput):
+        return not (output.is_rolled and output.is_durable)
+    return not isinstance(output, Examples)
 
 
 def _is_rolled(output: Output) -> bool:

@@ -14,6 +14,7 @@ import contextlib
 import re
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +25,8 @@ from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.messages import no_job, other_job, running_job, unreadable_totals
 from curtsy.core.secrets import masked_repr
 from curtsy.crawling.extract.scope import Scope
-from curtsy.crawling.frontier.local import read_job
-from curtsy.crawling.frontier.protocol import Counts
+from curtsy.crawling.frontier.local import read_job, requeue_in
+from curtsy.crawling.frontier.protocol import Counts, Requeue
 from curtsy.crawling.outputs.skipped import Examples
 from curtsy.crawling.progress import CrawlTotals, together
 from curtsy.stores.sqlite_file import FileInUse
@@ -198,6 +199,40 @@ def shared(found: JobSummary) -> Job:
 def _changed_at(folder: Path) -> float:
     """Return the time of the last write to the frontier. The lock file is ignored, because every reader writes it."""
     return max(path.stat().st_mtime for name in (FRONTIER, f"{FRONTIER}-wal") if (path := folder / name).exists())
+
+
+def requeue_in_folder(folder: Path, choice: Requeue) -> int:
+    """Queue finished URLs of a job of this machine again; return their number. Raises StoreError if it is running."""
+    job = look(folder)
+    if job.is_running:
+        raise StoreError(running_job(job.name))
+    return requeue_in(folder / FRONTIER, choice, uncounted).total()
+
+
+async def requeue_on_server(server: str, job: Job, choice: Requeue) -> int:
+    """Queue finished URLs of a shared job again; return their number. Raises PolicyError for a worker at work."""
+    from curtsy.crawling.frontier.redis_requeue import requeue_shared
+
+    workers = sorted(each.removeprefix(f"{TOTALS}:") for each in job.notes if each.startswith(f"{TOTALS}:"))
+    return (await requeue_shared(server, job.name, choice, workers, uncounted)).total()
+
+
+def uncounted(notes: Mapping[str, Any], found: Mapping[str, int]) -> dict[str, Any]:
+    """Return the notes of totals without the URLs that are queued again: pages, and failures by reason."""
+    left, changed = Counter(found), {}
+    for name in sorted(name for name in notes if name.startswith(TOTALS)):
+        totals = totals_of(notes, name)
+        for field in ("fetched", "cached"):
+            count = min(left["page"], getattr(totals, field))
+            setattr(totals, field, getattr(totals, field) - count)
+            left["page"] -= count
+        for reason in set(left) & set(totals.failed):
+            count = min(left[reason], totals.failed[reason])
+            totals.failed[reason] -= count
+            left[reason] -= count
+        totals.failed = {reason: count for reason, count in totals.failed.items() if count}
+        changed[name] = msgspec.to_builtins(totals)
+    return changed
 
 
 def remove(folder: Path) -> None:

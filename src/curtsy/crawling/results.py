@@ -147,8 +147,8 @@ class Finished(msgspec.Struct):
         size = len(self.skipped) if page is None else len(self.skipped) + len(page.links)
         return size > MOST_LINKS or (page is not None and len(page.body) > LARGE)
 
-    def ending(self, now: float) -> Ending:
-        """Return it as an ending for the frontier. The ending's seconds count from `now`."""
+    def ending(self, now: float, *, is_logged: bool = False) -> Ending:
+        """Return it as an ending for the frontier. The ending's seconds count from `now`. `is_logged`: log a page."""
         end = self.end
         if self.answered_at is not None:
             age = now - self.answered_at
@@ -159,7 +159,8 @@ class Finished(msgspec.Struct):
                     end = Failed(reason, max(0.0, after - age))
                 case Deferred(seconds, last) if seconds:
                     end = Deferred(max(0.0, seconds - age), last)
-        return Ending(self.claimed, end, self.found, self.page is not None)
+        is_page = self.page is not None
+        return Ending(self.claimed, end, self.found, is_page, is_page and is_logged)
 
 
 class Results:

@@ -32,6 +32,7 @@ from curtsy.crawling.frontier.protocol import (
     Failed,
     Found,
     HostQueue,
+    Requeue,
     Room,
     host_of,
 )
@@ -222,7 +223,7 @@ class LocalFrontier:
             return False
         match ending.end:
             case Done(after):
-                self._table.finish(lease.row, is_page=ending.is_page)
+                self._table.finish(lease.row, is_page=ending.is_page, is_logged=ending.is_logged)
             case Failed(reason, after):
                 self._table.fail(lease.row, reason)
             case Deferred(after, last):
@@ -344,6 +345,22 @@ def read_job(path: str | os.PathLike[str]) -> tuple[Counts, dict[str, Any]]:
     """Return the counts and notes of the frontier in a file. Raises FileInUse if a crawl uses it, or StoreError."""
     with contextlib.closing(SQLiteUrlTable(path, restart=False)) as table:
         return table.totals.counts(leased=0, hosts=table.hosts()), table.notes()
+
+
+def requeue_in(
+    path: str | os.PathLike[str],
+    choice: Requeue,
+    adapt: Callable[[Mapping[str, Any], Mapping[str, int]], Mapping[str, Any]],
+) -> Counter[str]:
+    """Queue finished URLs of the frontier in a file again; return their numbers, by reason of failure or `page`.
+
+    `adapt` returns the notes that change with these numbers. Raises FileInUse if a crawl uses it, or StoreError.
+    """
+    with contextlib.closing(SQLiteUrlTable(path, restart=False)) as table:
+        with table.transaction(undone=lambda: None):
+            found = table.requeue(choice)
+            table.note(adapt(table.notes(), found))
+        return found
 
 
 def _by_host(urls: Iterable[str]) -> Iterator[dict[str, list[str]]]:

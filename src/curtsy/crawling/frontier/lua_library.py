@@ -14,6 +14,8 @@ The keys of a partition begin with the base in KEYS[1]:
     :claims     hash    leased URLs, by ticket, each with the nonce of the call that claimed it
     :leases     zset    tickets, by the instant they expire
     :failures   list    [instant, host, target, reason], the first ones
+    :ranks      hash    rank of each of these, by host and target
+    :log:<w>    lists   pages of worker w that may be queued again: [epoch second, host, rank, target]
     :seen:g:n   sets    fingerprints; generation g has 8 * 2^g sets, so that each stays an array of integers
 
 The queued URLs are sorted by their bytes: by host, by rank, then by age. URLs of one host that one page added together

@@ -229,6 +229,11 @@ for at = 5, #ARGV, 5 do
   local claim, host = end_claim(ARGV[at], ARGV[at + 1])
   ended[#ended + 1] = claim and 1 or 0
   if claim then
+    if how == 'logged' then
+      local entry = {math.floor(now / 1000000), host.name, claim.rank, claim.target}
+      redis.call('RPUSH', base .. ':log:' .. worker, cmsgpack.pack(entry))
+      how = 'page'
+    end
     if how == 'page' then
       how, host.pages = 'done', host.pages + 1
     end
@@ -239,6 +244,7 @@ for at = 5, #ARGV, 5 do
     end
     if how == 'failed' and redis.call('LLEN', FAILURES) < MOST then
       redis.call('RPUSH', FAILURES, cmsgpack.pack({now, host.name, claim.target, word}))
+      redis.call('HSET', base .. ':ranks', host.name .. claim.target, claim.rank)
     end
     if after then
       host.due = now + after
@@ -278,6 +284,41 @@ if is_valid then
   is_changed = true
 end
 return report(is_valid and 1 or 0)
+""",
+)
+
+# ARGV from 5: name of a list of finished URLs after the base, counter of these in the state (done or failed), rank of
+# failed URLs that have none; then positions, each with its entry. Entries that changed meanwhile are skipped. The
+# result is the number of queued URLs.
+REQUEUE = lua(
+    PRELUDE,
+    QUEUES,
+    r"""
+local key, how, count = base .. ARGV[5], ARGV[6], 0
+for at = 8, #ARGV, 2 do
+  if redis.call('LINDEX', key, ARGV[at]) == ARGV[at + 1] then
+    redis.call('LSET', key, ARGV[at], '')
+    local entry = cmsgpack.unpack(ARGV[at + 1])
+    local name, rank, target = entry[2], entry[3], entry[4]
+    if how == 'failed' then
+      target = entry[3]
+      rank = redis.call('HGET', base .. ':ranks', name .. target) or ARGV[7]
+      redis.call('HDEL', base .. ':ranks', name .. target)
+    end
+    local host = get_host(name)
+    if how == 'done' then
+      host.pages = math.max(0, host.pages - 1)
+    end
+    state.seq = state.seq + 1
+    put(host, rank, struct.pack('>I6', state.seq), {'', 0, target})
+    set_host(host)
+    place(host)
+    count = count + 1
+  end
+end
+redis.call('LREM', key, 0, '')
+state.queued, state[how], is_changed = state.queued + count, state[how] - count, true
+return report(count)
 """,
 )
 

@@ -11,6 +11,7 @@ The frontier receives these decisions as hints (`after`, `seconds`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -149,6 +150,29 @@ class Ending(msgspec.Struct, frozen=True, gc=False):
     found: Sequence[Found] = ()
     is_page: bool = False
     """True if the claim is done and yielded a page, which counts for its host."""
+
+    is_logged: bool = False
+    """True to record the page with its worker and the time, so that `requeue` can queue it again."""
+
+
+class Requeue(msgspec.Struct, frozen=True, kw_only=True):
+    """Choice of finished URLs to queue again: failed ones, or logged pages."""
+
+    reasons: frozenset[str] | None = None
+    """Reasons of the failed URLs; None for pages instead."""
+
+    worker: str | None = None
+    """Worker that fetched the pages; None for all."""
+
+    since: float = 0.0
+    """Time from which on the pages were finished, in epoch seconds."""
+
+    pattern: re.Pattern[str] | None = None
+    """Pattern that is searched in the URL; None for all."""
+
+    def chooses(self, url: str) -> bool:
+        """Return whether a URL matches the pattern."""
+        return self.pattern is None or self.pattern.search(url) is not None
 
 
 class Lapsed(StoreError):

@@ -107,6 +107,9 @@ read_report = msgspec.msgpack.Decoder(Report).decode
 read_number = msgspec.msgpack.Decoder(int).decode
 read_numbers = msgspec.msgpack.Decoder(list[int]).decode
 read_handed = msgspec.msgpack.Decoder(list[Handed]).decode
+read_logged = msgspec.msgpack.Decoder(tuple[int, str, msgspec.Raw, str]).decode
+"""Reader of a logged page: epoch second, host, rank and target."""
+
 read_failure = msgspec.msgpack.Decoder(tuple[int, str, str, str]).decode
 """Reader of a failure: instant, host, target and reason."""
 
@@ -150,7 +153,7 @@ def end_words(ending: Ending, partitions: int) -> tuple[Any, ...]:
     """Return the script arguments that end a claim."""
     match ending.end:
         case Done(after):
-            how = "page" if ending.is_page else "done"
+            how = "logged" if ending.is_logged else "page" if ending.is_page else "done"
             return *ticket_words(ending.claimed, partitions), how, _after(after), ""
         case Failed(reason, after):
             return *ticket_words(ending.claimed, partitions), "failed", _after(after), reason

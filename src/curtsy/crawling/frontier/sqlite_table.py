@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
@@ -21,7 +22,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from curtsy.core.errors import StoreError
-from curtsy.crawling.frontier.url_table import Totals, UrlRow, demoted, fingerprint
+from curtsy.crawling.frontier.protocol import Requeue, host_of
+from curtsy.crawling.frontier.url_table import Totals, UrlRow, demoted, fingerprint, rank_of
 from curtsy.stores.sqlite_file import DamagedFile, FileInUse, Format, SQLiteFile, Unsound
 
 _PAGE = 1024
@@ -43,6 +45,10 @@ FORMAT = Format(
         "CREATE TABLE totals (added INTEGER NOT NULL, done INTEGER NOT NULL, failed INTEGER NOT NULL)",
         "INSERT INTO totals VALUES (0, 0, 0)",
         "ALTER TABLE hosts ADD COLUMN pages INTEGER NOT NULL DEFAULT 0",
+        "CREATE TABLE logged (id INTEGER PRIMARY KEY, at INTEGER NOT NULL, host INTEGER NOT NULL,"
+        " rank INTEGER NOT NULL, page INTEGER, secure INTEGER NOT NULL, target TEXT NOT NULL)",
+        "ALTER TABLE failures ADD COLUMN rank INTEGER",
+        "ALTER TABLE failures ADD COLUMN page INTEGER",
     ),
     pragmas=(
         # Rows are small and changes are scattered: larger pages would mean four times as many bytes written.
@@ -69,6 +75,10 @@ _SELECT = (
 )
 _OF_RANK = f"{_SELECT} rank = ? AND urls.id > ? ORDER BY urls.id LIMIT ?"
 _AFTER_RANK = f"{_SELECT} rank > ? ORDER BY rank, urls.id LIMIT ?"
+_LOG_PAGE = (
+    "INSERT INTO logged (at, host, rank, page, secure, target)"
+    " SELECT ?, host, rank, page, secure, target FROM urls WHERE id = ?"
+)
 _LEAST = -(1 << 63)
 """Rank below all others."""
 
@@ -123,6 +133,8 @@ class SQLiteUrlTable:
         self._removed: list[int] = []
         self._pages: Counter[int] = Counter()
         """URLs that the current transaction removed, and pages that it counted by host."""
+        self._logged: list[int] = []
+        """Those of the removed URLs that are logged."""
         self._reached: dict[int, tuple[int, int]] = {}
         """Rank and id of a URL up to which all URLs are leased, by host; only of hosts with several leases.
 
@@ -161,6 +173,7 @@ class SQLiteUrlTable:
         finally:
             self._tried.clear()
             self._removed.clear()
+            self._logged.clear()
             self._pages.clear()
 
     def _write_changes(self) -> None:
@@ -170,6 +183,9 @@ class SQLiteUrlTable:
         if len(kept) < len(self._tried):
             forgotten = [(url,) for url, tries in self._tried.items() if not tries]
             self._db.executemany("DELETE FROM tries WHERE url = ?", forgotten)
+        if self._logged:
+            now = int(time.time())
+            self._db.executemany(_LOG_PAGE, [(now, url) for url in self._logged])
         if self._removed:
             self._db.executemany("DELETE FROM urls WHERE id = ?", [(url,) for url in self._removed])
         if self._pages:
@@ -278,9 +294,11 @@ class SQLiteUrlTable:
         if is_answered:
             self._set_tries(row.id, row.tries)
 
-    def finish(self, row: UrlRow, *, is_page: bool) -> None:
-        """Remove a leased URL that is done; with `is_page`, count a page for its host."""
+    def finish(self, row: UrlRow, *, is_page: bool, is_logged: bool = False) -> None:
+        """Remove a leased URL that is done; with `is_page`, count a page for its host; with `is_logged`, record it."""
         self._remove(row)
+        if is_logged:
+            self._logged.append(row.id)
         self.totals.done += 1
         if is_page:
             self._pages[row.number] += 1
@@ -288,7 +306,10 @@ class SQLiteUrlTable:
     def fail(self, row: UrlRow, reason: str) -> None:
         """Remove a leased URL that failed, and store the reason."""
         self._remove(row)
-        self._db.execute("INSERT INTO failures (url, reason) VALUES (?, ?)", (row.url, reason))
+        self._db.execute(
+            "INSERT INTO failures (url, reason, rank, page) SELECT ?, ?, rank, page FROM urls WHERE id = ?",
+            (row.url, reason, row.id),
+        )
         self.totals.failed += 1
 
     def _remove(self, row: UrlRow) -> None:
@@ -298,6 +319,41 @@ class SQLiteUrlTable:
     def failures(self) -> list[tuple[str, str]]:
         """Return the failed URLs with their reasons, in order."""
         return self._rows("SELECT url, reason FROM failures ORDER BY id")
+
+    def requeue(self, choice: Requeue) -> Counter[str]:
+        """Queue logged pages or failed URLs again; return their numbers, by reason of failure or `page`."""
+        return self._requeue_pages(choice) if choice.reasons is None else self._requeue_failed(choice)
+
+    def _requeue_pages(self, choice: Requeue) -> Counter[str]:
+        rows = self._db.execute(
+            "SELECT logged.id, host, name, secure, target FROM logged JOIN hosts ON hosts.id = host WHERE at >= ?",
+            (choice.since,),
+        )
+        chosen = []
+        for number, host, name, secure, target in rows:
+            if choice.chooses(f"http{'s' if secure else ''}://{name}{target}"):
+                chosen.append((number,))
+                self._pages[host] -= 1
+        self._db.executemany(
+            "INSERT INTO urls (host, rank, page, secure, target) SELECT host, rank, page, secure, target FROM logged"
+            " WHERE id = ?",
+            chosen,
+        )
+        self._db.executemany("DELETE FROM logged WHERE id = ?", chosen)
+        self.totals.done -= len(chosen)
+        return Counter(page=len(chosen))
+
+    def _requeue_failed(self, choice: Requeue) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for number, url, reason, rank, page in self._rows("SELECT id, url, reason, rank, page FROM failures"):
+            if reason in (choice.reasons or ()) and choice.chooses(url):
+                host = self.number(host_of(url))
+                row = host, rank_of(0, 0) if rank is None else rank, page, *_parts(url)
+                self._db.execute("INSERT INTO urls (host, rank, page, secure, target) VALUES (?, ?, ?, ?, ?)", row)
+                self._db.execute("DELETE FROM failures WHERE id = ?", (number,))
+                found[reason] += 1
+        self.totals.failed -= found.total()
+        return found
 
     def note(self, notes: Mapping[str, Any]) -> None:
         """Store plain values by name."""

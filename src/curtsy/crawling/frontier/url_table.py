@@ -206,8 +206,11 @@ class MemoryUrlTable:
             if not row.tries:
                 del self._tries[row.id]
 
-    def finish(self, row: UrlRow, *, is_page: bool) -> None:
-        """Remove a leased URL that is done; with `is_page`, count a page for its host."""
+    def finish(self, row: UrlRow, *, is_page: bool, is_logged: bool = False) -> None:
+        """Remove a leased URL that is done; with `is_page`, count a page for its host.
+
+        With `is_logged`, a table on disk records it, so that it can be queued again.
+        """
         self.totals.done += 1
         self._pages[row.number] += is_page
         del self._tries[row.id]
