@@ -47,7 +47,7 @@ bench: $(VENV)/.installed-bench   ## Measure against peers (20 minutes; QUICK=1 
 	@sh tools/need redis-server redis-server
 	@$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
-soak: $(VENV)/.installed-test   ## Run the long tests
+soak: $(VENV)/.installed-soak   ## Run the long tests
 	@sh tools/need redis-server redis-server
 	@# What comes with Debian's package apache2 besides the server itself would be a service.
 	@sh tools/need apache2 apache2-bin

@@ -7,6 +7,8 @@ import io
 import json
 import os
 import random
+import socket
+import subprocess
 import sys
 import threading
 from collections import Counter
@@ -19,6 +21,7 @@ import pytest
 from warcio.archiveiterator import ArchiveIterator
 
 from curtsy.core.errors import NotWritten, PolicyError
+from curtsy.crawling.jobs import look
 from curtsy.crawling.outputs import open_output
 from curtsy.crawling.outputs.parquet import schema_of
 from curtsy.crawling.outputs.parts import Parts
@@ -27,6 +30,7 @@ from tests.crawling.crawl_process import CrawlProcess
 from tests.crawling.leaves import page, record, skip
 from tests.crawling.test_resume import IN_FLIGHT, build
 from tests.crawling.web import QUICK, html
+from tests.support.polling import block_until
 from tests.support.site import Site
 
 fsspec = pytest.importorskip("fsspec", reason='pip install "curtsy[remote]"')
@@ -64,14 +68,23 @@ class Bucket:
     url: str
     options: dict[str, Any]
 
+    def __post_init__(self) -> None:
+        self._store, self._root = fsspec.url_to_fs(self.url, **self.options)
+
+    @property
+    def names(self) -> list[str]:
+        """The paths of all objects."""
+        self._store.invalidate_cache()
+        try:
+            found: list[str] = self._store.find(self._root)
+        except FileNotFoundError:
+            return []
+        return found
+
     @property
     def files(self) -> dict[str, bytes]:
         """All objects, by name."""
-        store, root = fsspec.url_to_fs(self.url, **self.options)
-        store.invalidate_cache()
-        return (
-            {path.rpartition("/")[2]: store.cat_file(path) for path in store.find(root)} if store.exists(root) else {}
-        )
+        return {path.rpartition("/")[2]: self._store.cat_file(path) for path in self.names}
 
     def urls(self, ending: str) -> list[str]:
         """The URLs of the pages in the listed parts. Of no part that is listed, any is missing or of another size."""
@@ -321,14 +334,12 @@ def kill_again_and_again(site: Site, bucket: Bucket, folder: Path, ending: str, 
     killed = 0
     for number in range(kills):
         enough = len(site.journal) + 1 + dice.randrange(30)
-        before = len(bucket.files)
-        if not CrawlProcess(**options).kill_when(
+        before = len(bucket.names)
+        killed += CrawlProcess(**options).kill_when(
             (lambda: len(site.journal) >= enough)  # noqa: B023
-            if number % 2
-            else (lambda: len(bucket.files) > before + 1)  # noqa: B023
-        ):
-            break
-        killed += 1
+            if number % 3
+            else (lambda: len(bucket.names) > before + 1)  # noqa: B023
+        )
         assert max(Counter(bucket.urls(ending)).values(), default=1) == 1
     summary = CrawlProcess(**options).summary()
 
@@ -356,11 +367,49 @@ def test_durable_a_page_is_done_only_when_it_is_stored(site: Site, tmp_path: Pat
         **QUICK, "seeds": site.url("/page/0"), "job": str(tmp_path / "docs"), "max_concurrent": IN_FLIGHT,
         "outputs": [{"text": f"{bucket.url}/pages.jsonl"}], "durable": True,
     }  # fmt: skip
-    assert CrawlProcess(**options).kill_when(lambda: len(bucket.files) > 2)
-
-    from curtsy.crawling.jobs import look
+    assert CrawlProcess(**options).kill_when(lambda: len(bucket.names) > 2)
 
     done = look(tmp_path / "docs").totals.pages
     parts = [data for name, data in bucket.files.items() if "manifest" not in name]
     assert done <= sum(len(lines_of(data)) for data in parts)
     assert done > 0
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bucket]:
+    """A bucket on a server of the S3 protocol."""
+    pytest.importorskip("moto", reason='pip install "curtsy[soak]"')
+    pytest.importorskip("s3fs", reason='pip install "curtsy[soak]"')
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    for name, value in {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    with (tmp_path / "moto.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
+        try:
+            block_until(lambda: b"Running on" in (tmp_path / "moto.log").read_bytes())
+            store = fsspec.filesystem("s3", skip_instance_cache=True, use_listings_cache=False)
+            store.mkdir("bucket")
+            yield Bucket("s3://bucket/crawl", {"use_listings_cache": False, "skip_instance_cache": True})
+        finally:
+            server.terminate()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("is_durable", [False, True])
+@pytest.mark.parametrize("ending", ["parquet", "warc.gz"])
+def test_on_a_server_of_the_s3_protocol_too(
+    site: Site, s3: Bucket, tmp_path: Path, ending: str, is_durable: bool
+) -> None:
+    """Killed again and again."""
+    kill_again_and_again(site, s3, tmp_path, ending, 10, durable=is_durable)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("is_durable", [False, True])
+def test_a_hundred_kills_lose_nothing_and_repeat_nothing(site: Site, tmp_path: Path, is_durable: bool) -> None:
+    kill_again_and_again(site, Bucket(f"file://{tmp_path}/stored", {}), tmp_path, "jsonl", 100, durable=is_durable)
