@@ -12,6 +12,8 @@ import pytest
 
 from curtsy.client import AsyncClient
 from curtsy.core.errors import PolicyError, Reason
+from curtsy.core.statistics import summed
+from curtsy.engine.counters import read_statistics
 from curtsy.limits import RateLimiter
 from curtsy.stores import open_store
 from curtsy.stores.url import parse_server
@@ -162,6 +164,13 @@ async def test_an_outage_is_an_alert_until_it_ends(
                 await until(levels)
             assert (await waiting).ok
             await until(lambda: levels() == ["WARNING", "INFO"])
+            seen = web.stats()
+    with contextlib.closing(open_store(server.url)) as store:
+        told = summed(read_statistics(store))
+
+    assert told.outages == seen.outages == 1
+    assert told.outage_seconds == pytest.approx(seen.outage_seconds)
+    assert seen.outage_seconds > 0
 
 
 async def test_a_limiter_allows_nothing_in_an_outage(server: RedisServer) -> None:

@@ -16,6 +16,7 @@ from curtsy.core.crawl_record import CrawledHost, CrawlRecord, crawl_key
 from curtsy.core.policy import Policies
 from curtsy.core.time import Now
 from curtsy.engine.gate_steps import charge
+from curtsy.stores import Store
 from tests.observe.browser import chromium, looking
 from tests.observe.fetching import fetching
 from tests.observe.serving import TOKEN, Served, serving
@@ -192,6 +193,50 @@ def test_pages_of_this_run_are_told_from_those_of_all_runs(browser: Browser, sce
         snapshot(summary, "this run")
         snapshot(looked.text(".crawl[data-job^=museum] summary"), "only run")
         assert words[0] not in looked.text(".crawl[data-job^=museum] .numbers")
+
+
+def _put(store: Store, key: str, record: CrawlRecord) -> None:
+    store.update(key, lambda before, now: (record, None))
+
+
+@pytest.fixture
+def shared_job(scene: Scene) -> Iterator[None]:
+    """A job of two workers, one of them silent."""
+    keys = []
+    with scene.served.store() as store:
+        for name, heard in (("one", 0), ("two", 3000)):
+            worker = CrawlRecord(
+                job="shared", worker=name, process=f"machine-{name}-{HOSTILE}", started_at=time.time(), pages=7,
+                updated_at=time.time() - heard, rate=2.5, queued=9, is_job=True, progress_at=time.time(),
+            )  # fmt: skip
+            keys.append(crawl_key(f"shared:{name}"))
+            _put(store, keys[-1], worker)
+        yield
+        for key in keys:
+            store.forget(key)
+
+
+@pytest.mark.usefixtures("shared_job")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_workers_of_a_shared_job_are_one_card(browser: Browser, scene: Scene, width: int) -> None:
+    """Issue 17, 5: each with its machine, pages, rate and when it was last seen; the silent one first"""
+    with looking(browser, scene.served.url, viewport={"width": width, "height": 850}) as looked:
+        card = looked.page.locator(".crawl[data-job=shared]")
+        card.locator(".crew summary").click()
+        card.locator(".crew tbody tr").nth(1).wait_for()
+        cells = [row.locator("td").all_inner_texts() for row in card.locator(".crew tbody tr").all()]
+        inside = "row => [...row.children].every((each) => each.getBoundingClientRect().right <= innerWidth - 18)"
+
+        assert looked.text(".crawl[data-job=shared] .numbers").split()[0] == "14"
+        assert [(each[0].split()[-1], each[1], each[2]) for each in cells] == [
+            ("two", "Silent", "7"),
+            ("one", "At work", "7"),
+        ]
+        assert [each[0].split("\n")[0][:11] for each in cells] == ["machine-two", "machine-one"]
+        assert [each[3] for each in cells] == ["0.00", "2.50"]
+        assert "50 min" in cells[0][5]
+        assert all(row.evaluate(inside) for row in card.locator(".crew tbody tr").all())
+        looked.page.locator("#alerts [data-alert=dead_workers]").wait_for()
 
 
 def test_a_budget_says_what_it_counts(browser: Browser, scene: Scene, snapshot: Snapshot) -> None:

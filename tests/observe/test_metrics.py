@@ -20,20 +20,23 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from curtsy.core.crawl_record import CrawlRecord
 from curtsy.core.errors import PolicyError
 from curtsy.core.record import FetchRecord, Share
-from curtsy.core.statistics import Latencies, ProcessStatistics, stats_key
+from curtsy.core.statistics import Latencies, ProcessStatistics, StatisticsSnapshot, stats_key
+from curtsy.engine.crawl_view import WORKER_STATES, crawls_of
 from curtsy.engine.host_view import views
 from curtsy.observe.metrics import (
     COUNTERS,
     GAUGES,
     HISTOGRAMS,
+    STORE_COUNTERS,
     Collector,
     StoreSource,
     metrics_text,
     serve_metrics,
 )
-from curtsy.observe.telemetry import MOST_SERVERS, OpenTelemetryRecorder
+from curtsy.observe.telemetry import MOST_SERVERS, OpenTelemetryRecorder, observe
 from curtsy.stores.memory import MemoryStore
 from curtsy.testing import FakeClock
 from tests.client.fetching import UNPACED, client, domain_of
@@ -181,6 +184,7 @@ def test_how_hosts_stand_is_told_too() -> None:
     assert values(found, "curtsy_budgets_nearly_used") == {(): 1}
     assert values(found, "curtsy_alert") == {
         ("breaker_open",): 1, ("many_blocked",): 1, ("many_trips",): 0, ("budget_nearly_used",): 1,
+        ("no_progress",): 0, ("dead_workers",): 0,
     }  # fmt: skip
 
 
@@ -247,7 +251,7 @@ def test_an_extra_that_is_there_and_broken_is_said_with_its_own_words(
 # The files under deploy/
 
 ALL = {
-    *(f"{each.name}_total" for each in COUNTERS),
+    *(f"{each.name}_total" for each in (*COUNTERS, *STORE_COUNTERS)),
     *(f"{each.name}{end}" for each in HISTOGRAMS for end in ("_bucket", "_sum", "_count")),
     *(each.name for each in GAUGES),
 }
@@ -277,7 +281,8 @@ def test_the_alert_rules_ask_for_metrics_that_there_are() -> None:
     rules = [rule for group in groups for rule in group["rules"]]
 
     assert [rule["alert"] for rule in rules] == [
-        "CurtsyBreakerOpen", "CurtsyManyBlocked", "CurtsyManyTrips", "CurtsyBudgetNearlyUsed",
+        "CurtsyBreakerOpen", "CurtsyManyBlocked", "CurtsyManyTrips", "CurtsyBudgetNearlyUsed", "CurtsyStoreOut",
+        "CurtsyNoProgress", "CurtsyDeadWorkers",
     ]  # fmt: skip
     for rule in rules:
         assert named(rule["expr"])
@@ -332,6 +337,10 @@ BEHAVIOUR = {
                     "series": 'curtsy_refused_total{instance="a",host="x",reason="circuit_open"}',
                     "values": "0x70 0+1x90",
                 },
+                {"series": 'curtsy_store_outage_seconds_total{instance="a"}', "values": "0x70 5x90"},
+                {"series": 'curtsy_frontier_stalled_seconds{instance="a"}', "values": "600x70 601x90"},
+                {"series": 'curtsy_workers{instance="a",state="silent"}', "values": "0x70 1x90"},
+                {"series": 'curtsy_workers{instance="a",state="running"}', "values": "3x160"},
                 {"series": 'curtsy_breaker_trips_total{instance="a",host="x"}', "values": "0x70 0+1x90"},
             ],
             "alert_rule_test": [
@@ -341,6 +350,17 @@ BEHAVIOUR = {
                 begins("CurtsyManyBlocked", "130m", severity="warning"),
                 begins("CurtsyManyTrips", "70m"),
                 begins("CurtsyManyTrips", "130m", severity="warning"),
+                begins("CurtsyStoreOut", "70m"),
+                begins("CurtsyStoreOut", "72m", severity="warning"),
+                begins("CurtsyStoreOut", "90m"),
+                begins("CurtsyNoProgress", "70m"),
+                begins("CurtsyNoProgress", "72m", severity="warning"),
+                begins("CurtsyDeadWorkers", "70m"),
+                {
+                    "eval_time": "72m",
+                    "alertname": "CurtsyDeadWorkers",
+                    "exp_alerts": [{"exp_labels": {"severity": "warning", "instance": "a", "state": "silent"}}],
+                },
                 begins("CurtsyBudgetNearlyUsed", "90m"),
                 begins("CurtsyBudgetNearlyUsed", "130m", severity="info"),
             ],
@@ -384,14 +404,15 @@ def test_the_reference_page_has_every_metric_as_it_is() -> None:
     """Conventions: reference"""
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     rows = {cells[1].strip(" `"): [each.strip() for each in cells[2:5]] for cells in map(split, page.splitlines())}
-    kinds = {"counter": COUNTERS, "histogram": HISTOGRAMS, "gauge": GAUGES}
+    kinds = {"counter": (*COUNTERS, *STORE_COUNTERS), "histogram": HISTOGRAMS, "gauge": GAUGES}
 
     for kind, described in kinds.items():
         for each in described:
             name = f"{each.name}_total" if kind == "counter" else each.name
             assert rows[name] == [kind, ", ".join(f"`{label}`" for label in each.labels), each.meaning], name
     assert {name for name in rows if name.startswith("curtsy_")} == {
-        *(f"{each.name}_total" for each in COUNTERS), *(each.name for each in (*HISTOGRAMS, *GAUGES)),
+        *(f"{each.name}_total" for each in (*COUNTERS, *STORE_COUNTERS)),
+        *(each.name for each in (*HISTOGRAMS, *GAUGES)),
     }  # fmt: skip
 
 
@@ -529,3 +550,33 @@ async def test_a_client_feeds_opentelemetry(site: Site) -> None:
 
     assert '"http.client.request.duration"' in str(reader.get_metrics_data().to_json())  # type: ignore[union-attr]
     provider.shutdown()
+
+
+def test_opentelemetry_observes_crawls_and_outages() -> None:
+    """Issue 17, 5: the same figures as Prometheus"""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    crawl = CrawlRecord(job="news", worker="a", queued=7, leased=2, pages=5, updated_at=NOON, progress_at=NOON - 3)
+
+    observe(
+        lambda: StatisticsSnapshot(outages=2, outage_seconds=1.5),
+        lambda: crawls_of([crawl], NOON),
+        provider.get_meter("curtsy"),
+    )
+    found = read(reader)
+    provider.shutdown()
+
+    attributes = {"curtsy.crawl": "news"}
+    points = {name: [(dict(point.attributes), point.value) for point in each] for name, each in found.items()}
+    assert points.pop("curtsy.workers") == [
+        (attributes | {"curtsy.worker.state": state}, state == "running") for state in WORKER_STATES
+    ]
+    assert points == {
+        "curtsy.frontier.queued": [(attributes, 7)],
+        "curtsy.frontier.leased": [(attributes, 2)],
+        "curtsy.frontier.oldest_lease": [(attributes, 0.0)],
+        "curtsy.frontier.stalled": [(attributes, 3.0)],
+        "curtsy.worker.pages": [(attributes | {"curtsy.worker": "a"}, 5)],
+        "curtsy.store.outages": [({}, 2)],
+        "curtsy.store.outage_time": [({}, 1.5)],
+    }

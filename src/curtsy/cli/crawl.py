@@ -311,9 +311,10 @@ def _metrics(client: AsyncClient, port: int | None) -> Iterator[None]:
     if port is None:
         yield
         return
+    from curtsy.client import session_of
     from curtsy.observe.metrics import serve_metrics
 
-    with serve_metrics(port, client.stats) as server:
+    with serve_metrics(port, client.stats, crawls=session_of(client).crawls) as server:
         console.say(f"metrics are served at http://127.0.0.1:{server.port}/metrics.")
         yield
 

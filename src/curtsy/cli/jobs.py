@@ -30,9 +30,6 @@ NARROW = 70
 MOST_HOSTS = 10
 """Maximum number of a job's hosts shown."""
 
-MOST_SEEDS = 10
-"""Maximum number of a job's start URLs shown."""
-
 MOST_WORKERS = 20
 """Maximum number of a job's workers shown."""
 
@@ -65,7 +62,7 @@ def _running(given: CommandContext) -> dict[str, CrawlRecord]:
             found = [(key.removeprefix(prefix), each) for key, each in read_all(store, prefix)]
     except CurtsyError:
         return {}
-    return {key: each for key, each in found if isinstance(each, CrawlRecord) and each.state in ("running", "waiting")}
+    return {key: each for key, each in found if isinstance(each, CrawlRecord) and each.is_running}
 
 
 def _server(given: CommandContext) -> str:
@@ -285,11 +282,10 @@ def _show(job: Job, whole: dict[str, Any], server: str) -> None:
     workers = sum(name.startswith(TOTALS) for name in job.notes)
     fetched = headline(job.totals) + (f" by {workers:,} workers" if workers > 1 else "")
     outputs = [name for name in job.notes if name.startswith("output:") and name.count(":") > 1]
-    more, seeds = len(whole["crew"]) - MOST_WORKERS, len(whole["seeds"]) - MOST_SEEDS
+    more, seeds = len(whole["crew"]) - MOST_WORKERS, whole["seeds"]
     rows: list[tuple[str, str | None]] = [
         ("state", _state(whole, ": stopped at {}, can be resumed")),
-        *(("start", each) for each in whole["seeds"][:MOST_SEEDS]),
-        ("", f"and {console.counted(seeds, 'more start URL')}" if seeds > 0 else None),
+        ("start", None if not seeds else seeds[0] + (f" and {len(seeds) - 1:,} more" if len(seeds) > 1 else "")),
         ("scope", whole["scope"]),
         ("fetched", None if job.counts is None and whole["pages"] is None else fetched),
         ("left", None if whole["queued"] is None else f"{whole['queued']:,}"),

@@ -64,12 +64,13 @@ def status(
     The column next has the time until the next page may be requested, today the requests charged to the daily budget by
     processes that have a limit, last the last status. A domain includes its subdomains. Alerts are shown too: an open
     breaker, more than a tenth of the last hour's requests blocked by breakers, more than five trips in the last hour, a
-    budget nearly used. With more than 1,000 hosts, JSON has the 1,000 used last and those in trouble; --all adds the
-    others.
+    budget nearly used, a crawl without progress, a dead worker. With more than 1,000 hosts, JSON has the 1,000 used
+    last and those in trouble; --all adds the others.
     """
     from curtsy.core.statistics import StatisticsSnapshot, summed
     from curtsy.engine.alerts import alerts_of, suspects
     from curtsy.engine.counters import read_statistics
+    from curtsy.engine.crawl_view import read_crawls
     from curtsy.engine.host_view import every_view, list_hosts
 
     policies = given.settings().policies
@@ -78,7 +79,11 @@ def status(
         statistics = summed(processes, store.now().epoch / SECOND)
         found = list_hosts(store, policies, domain, suspects(statistics, policies))
         # Totals of all processes do not describe a single host.
-        alerts = alerts_of(statistics if domain is None or is_total else StatisticsSnapshot(), found.views)
+        alerts = (
+            alerts_of(statistics, found.views, read_crawls(store))
+            if domain is None or is_total
+            else alerts_of(StatisticsSnapshot(), found.views)
+        )
         if is_total:
             _show_total(statistics, len(processes), alerts, is_json)
             return Exit.FINE

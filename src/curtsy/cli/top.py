@@ -23,14 +23,12 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from curtsy.core.crawl_record import CrawlRecord
+    from curtsy.engine.crawl_view import CrawlView
     from curtsy.engine.host_view import HostList, HostView
     from curtsy.stores import Store
 
 NARROW = 70
 """Width in columns below which some figures are omitted."""
-
-SILENT = 15.0
-"""Seconds without an update after which a running crawl counts as silent, perhaps killed."""
 
 
 @command(
@@ -55,7 +53,10 @@ def top(given: CommandContext, domain: str | None, every: float, is_json: bool) 
         store.read("global")  # raises before the screen is taken
         if is_json:
             found, crawls = _look(given, store, domain)
-            fields = [{**asdict(each), "hosts": [asdict(host) for host in each.hosts]} for each in crawls]
+            fields = [
+                {**asdict(each.whole), "hosts": [asdict(host) for host in each.whole.hosts], "workers": each.workers}
+                for each in crawls
+            ]
             console.write_json({"crawls": fields, "known_hosts": found.total, "hosts": found.views})
         elif not sys.stdout.isatty():
             console.show(console.out(), _view(*_look(given, store, domain), console.ENDLESS, console.ENDLESS))
@@ -63,8 +64,9 @@ def top(given: CommandContext, domain: str | None, every: float, is_json: bool) 
             _watch(given, store, domain, every)
 
 
-def _look(given: CommandContext, store: Store, domain: str | None) -> tuple[HostList, list[CrawlRecord]]:
-    from curtsy.engine.host_view import list_hosts, read_crawls
+def _look(given: CommandContext, store: Store, domain: str | None) -> tuple[HostList, list[CrawlView]]:
+    from curtsy.engine.crawl_view import read_crawls
+    from curtsy.engine.host_view import list_hosts
 
     return list_hosts(store, given.settings().policies, domain), read_crawls(store)
 
@@ -119,14 +121,14 @@ def _is_over(seconds: float) -> bool:
 
 
 def _view(
-    found: HostList, crawls: list[CrawlRecord], width: int, height: int, told: str = ""
+    found: HostList, crawls: list[CrawlView], width: int, height: int, told: str = ""
 ) -> RenderableType:  # fmt: skip
     """Create the whole view; `told` is the last warning, shown below the title."""
     from rich.console import Group
 
     hosts = found.views
     words = [
-        console.counted(sum(_is_running(each) for each in crawls), "crawl") + " running",
+        console.counted(sum(each.whole.is_running for each in crawls), "crawl") + " running",
         ("" if found.is_exact else "about ") + console.counted(found.total, "host"),
         console.counted(sum(view.breaker == "open" for view in hosts), "open breaker"),
     ]
@@ -140,7 +142,8 @@ def _view(
         first = crawls[: max(1, room // 3)]
         parts.append(_crawls(first, width))
         room -= len(first) + 2
-        if kept := [each.job for each in first if each.state == "stopped" and each.is_job and each.queued]:
+        wholes = [each.whole for each in first]
+        if kept := [each.job for each in wholes if each.state == "stopped" and each.is_job and each.queued]:
             hint = f"Can be resumed (curtsy jobs show NAME shows how): {', '.join(map(console.plain, kept))}"
             parts.append(_line(console.text(hint, style="dim")))
             room -= 1
@@ -162,22 +165,22 @@ def _line(text: Text) -> Text:
     return text
 
 
-def _is_running(crawl: CrawlRecord) -> bool:
-    return crawl.state in ("running", "waiting")
-
-
-def _crawls(crawls: list[CrawlRecord], width: int) -> RenderableType:
+def _crawls(crawls: list[CrawlView], width: int) -> RenderableType:
     hidden = {"failed", "left", "hosts"} if width < NARROW else set()
-    if all(each.pages_before is None for each in crawls):  # then all pages are of this run
+    if all(each.whole.pages_before is None for each in crawls):  # then all pages are of this run
         hidden.add("this run")
-    names = ("crawl", "state", "pages", "this run", "rate", "queue", "failed", "left", "hosts")
+    if all(len(each.workers) == 1 for each in crawls):
+        hidden.add("workers")
+    names = ("crawl", "state", "workers", "pages", "this run", "rate", "queue", "failed", "left", "hosts")
     shown = [name for name in names if name not in hidden]
     table = console.table(*shown, right=names[2:])
-    for each in crawls:
-        is_running, pages = _is_running(each), each.pages + each.cached
+    for crawl in crawls:
+        each = crawl.whole
+        is_running, pages = each.is_running, each.pages + each.cached
         cells: dict[str, Text | str] = {
             "crawl": console.plain(each.job),
             "state": _state(each),
+            "workers": f"{crawl.present:,}",
             "pages": f"{pages:,}",
             "this run": f"{pages - (each.pages_before or 0):,}",
             "rate": f"{each.rate:.3g}/s" if is_running else "",
@@ -191,7 +194,9 @@ def _crawls(crawls: list[CrawlRecord], width: int) -> RenderableType:
 
 
 def _state(crawl: CrawlRecord) -> Text:
-    if not _is_running(crawl):
+    from curtsy.engine.crawl_view import SILENT
+
+    if not crawl.is_running:
         is_limited = crawl.state == "stopped" and crawl.ended in LIMITS
         return console.text(f"stopped at {LIMITS[crawl.ended]}" if is_limited else crawl.state, style="dim")
     silent = time.time() - crawl.updated_at

@@ -84,6 +84,27 @@ class CrawlRecord(Record, frozen=True, tag="crawl"):
     pages_before: int | None = None
     """Number of `pages` and `cached` from earlier runs of the job; None in its first run."""
 
+    worker: str = ""
+    """Name of this worker in a shared job; empty for a crawl of one process. `pages`, `cached`, `failed`, `skipped`,
+    `in_flight`, `bytes`, `rate` and `hosts` are this worker's, `queued` and `leased` are of all workers."""
+
+    leased: int = 0
+    """URLs that workers hold and fetch."""
+
+    oldest_lease_at: float | None = None
+    """Time at which this worker received the oldest of the URLs that it holds; None if it holds none."""
+
+    progress_at: float = 0.0
+    """Time at which this worker last finished a URL, or started; 0 in records of earlier versions."""
+
+    job_pages: int = 0
+    """Pages of all workers of the job; 0 if unknown, as in a crawl of one process."""
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether the crawl has not ended, by its last record."""
+        return self.state in ("running", "waiting")
+
     def lasts(self, now: Now) -> int | None:
         """Return the microseconds until an hour after the last update."""
         return max(0, round((self.updated_at + HOUR) * SECOND) - now.epoch)

@@ -270,6 +270,12 @@ class StatisticsSnapshot(Counts, frozen=True, kw_only=True, omit_defaults=True):
     lately: Lately = Lately()
     """Counts of the last hour."""
 
+    outages: int = 0
+    """Outages of the store, counted by each client that saw them."""
+
+    outage_seconds: float = 0.0
+    """Duration of these outages, including the time so far of one that lasts."""
+
     started_at: float = 0.0
     """Epoch second at which counting started."""
 
@@ -289,7 +295,9 @@ class StatisticsSnapshot(Counts, frozen=True, kw_only=True, omit_defaults=True):
         others = Counts(**total)
         for host in hosts.values():
             others = Counts(**_added(others, host, -1))
-        return _snapshot(hosts, HostStatistics(**_fields(others)), total, self.lately, earlier.at, self.at)
+        found = _snapshot(hosts, HostStatistics(**_fields(others)), total, self.lately, earlier.at, self.at)
+        count, seconds = self.outages - earlier.outages, self.outage_seconds - earlier.outage_seconds
+        return msgspec.structs.replace(found, outages=max(0, count), outage_seconds=max(0.0, seconds))
 
 
 Spell = tuple[int, int, int, int]
@@ -340,6 +348,9 @@ class ProcessStatistics(Record, frozen=True, tag="stats"):
     spells: tuple[Spell, ...] = ()
     """Intervals of the last hour."""
 
+    outages: int = 0
+    outage_seconds: float = 0.0
+
     def lasts(self, now: Now) -> int | None:
         """Return the microseconds until a day after the last publication, so that records of dead processes expire."""
         return round((self.at + DAY) * SECOND) - now.epoch
@@ -348,7 +359,10 @@ class ProcessStatistics(Record, frozen=True, tag="stats"):
         """Return the record with the counts of `news` added, as of epoch second `at`."""
         hosts, other = _busiest((*self.hosts, *news.hosts.values()), self.other.plus(news.other), PUBLISHED_HOSTS)
         spells = lived(self.spells, at, Lately(news.requests, news.blocked, news.trips))
-        return msgspec.structs.replace(self, at=at, hosts=_trimmed(hosts), other=other, spells=spells)
+        return msgspec.structs.replace(
+            self, at=at, hosts=_trimmed(hosts), other=other, spells=spells,
+            outages=self.outages + news.outages, outage_seconds=self.outage_seconds + news.outage_seconds,
+        )  # fmt: skip
 
     def joined(self, ours: Self, base: Self | None) -> Self:
         """Return this record plus the counts that `ours` added since `base` during a store outage."""
@@ -375,7 +389,12 @@ def summed(processes: Iterable[ProcessStatistics], at: float | None = None) -> S
         at = max((process.at for process in processes), default=0.0)
     recent = lately([spell for process in processes for spell in process.spells], at)
     started_at = min((process.started_at for process in processes), default=0.0)
-    return _snapshot({host.domain: host for host in hosts}, other, _fields(total), recent, started_at, at)
+    found = _snapshot({host.domain: host for host in hosts}, other, _fields(total), recent, started_at, at)
+    return msgspec.structs.replace(
+        found,
+        outages=sum(process.outages for process in processes),
+        outage_seconds=sum(process.outage_seconds for process in processes),
+    )
 
 
 def _busiest(

@@ -15,7 +15,6 @@ from typing import Self
 from curtsy.client import AsyncClient, session_of
 from curtsy.core.crawl_record import MOST_HOSTS, MOST_SEEDS, CrawledHost, CrawlRecord, crawl_key
 from curtsy.core.errors import CurtsyError, PolicyError
-from curtsy.core.record import Record
 from curtsy.core.secrets import mask_url
 from curtsy.core.time import SECOND, Now, span
 from curtsy.crawling.committer import Committer
@@ -191,6 +190,9 @@ class AsyncCrawl:
             waiting_for=self._waiting_for(),
             hosts=crawler.fetches.hosts.progress(queues, now, hosts),
             before=self._committer.before if self._committer.before.seconds else None,
+            leased=counts.leased,
+            oldest_lease=None if (oldest := crawler.fetches.oldest_at) is None else max(0.0, now - oldest),
+            job_pages=self.frontier.pages,
         )
 
     def _state(self) -> str:
@@ -325,37 +327,46 @@ class CrawlPublisher:
     ) -> None:
         """Create a publisher. `who` distinguishes the workers of a job; `look` returns the progress."""
         self._store = session.store
-        self._is_idle = session.gate.is_immediate  # a store in memory has no other readers
         self._is_job = bool(job)
         self._job = job or f"crawl-{os.getpid()}"
         self._key = crawl_key(self._job + who)
+        self._worker = who.removeprefix(":")
+        self._session = session
         self._seeds = seeds
         self._look = look
         self._started_at: float | None = None
+        self._progress = -1, 0.0
+        """Number of finished URLs, and the epoch second at which it last changed."""
         self._took = 0.0
         """Duration of the last snapshot in seconds."""
 
     async def run(self) -> None:
         """Publish repeatedly until cancelled."""
-        while not self._is_idle:
+        while True:
             await self.tell()
             await asyncio.sleep(max(EVERY, SHARE * self._took))
 
     async def tell(self, is_over: bool = False) -> None:
         """Publish once. `is_over` marks the last update, however the crawl ended."""
-        if self._is_idle or self._store.held:  # during an outage the store is bridged in memory
+        if self._store.held:  # during an outage the store is bridged in memory
             return
         with contextlib.suppress(CurtsyError):  # the crawl itself reports errors of the store
             began = time.monotonic()
             snapshot = await self._look()
             self._took = time.monotonic() - began
-            await self._store.update(self._key, lambda record, now: (self._record(snapshot, now, is_over), None))
+            published = await self._store.update(
+                self._key, lambda record, now: (found := self._record(snapshot, now, is_over), found)
+            )
+            self._session.note_crawl(self._key, None if is_over else published)
 
-    def _record(self, snapshot: CrawlSnapshot, now: Now, is_over: bool) -> Record:
+    def _record(self, snapshot: CrawlSnapshot, now: Now, is_over: bool) -> CrawlRecord:
         at = now.epoch / SECOND
         if self._started_at is None:
             self._started_at = at - snapshot.elapsed
         totals, state, ended = snapshot.totals, snapshot.state, ""
+        failed, skipped = sum(totals.failed.values()), sum(totals.skipped.values())
+        if self._progress[0] != (done := totals.pages + failed + skipped):
+            self._progress = done, at
         if state not in ("running", "waiting", "stopping"):
             ended, state = state, "stopped" if snapshot.queued or state == "stopped" else "finished"
         elif is_over:
@@ -375,8 +386,8 @@ class CrawlPublisher:
             seeds=tuple(mask_url(seed) for seed in self._seeds()[:MOST_SEEDS]),
             pages=totals.fetched,
             cached=totals.cached,
-            failed=sum(totals.failed.values()),
-            skipped=sum(totals.skipped.values()),
+            failed=failed,
+            skipped=skipped,
             queued=snapshot.queued,
             in_flight=snapshot.in_flight,
             bytes=totals.bytes,
@@ -387,4 +398,9 @@ class CrawlPublisher:
             ended=ended,
             is_job=self._is_job,
             pages_before=None if snapshot.before is None else snapshot.before.pages,
+            worker=self._worker,
+            leased=snapshot.leased,
+            oldest_lease_at=None if snapshot.oldest_lease is None else at - snapshot.oldest_lease,
+            progress_at=self._progress[1],
+            job_pages=snapshot.job_pages,
         )

@@ -133,6 +133,15 @@ class CrawlSnapshot(msgspec.Struct, frozen=True):
     before: CrawlTotals | None = None
     """Part of `totals` from earlier runs; None if there are no earlier runs."""
 
+    leased: int = 0
+    """URLs that this crawl's workers hold."""
+
+    oldest_lease: float | None = None
+    """Seconds for which this process has held the oldest URL that it fetches; None if it fetches none."""
+
+    job_pages: int = 0
+    """Pages of all workers of a shared crawl; 0 in a crawl of one process."""
+
 
 class CrawlSummary(msgspec.Struct, frozen=True):
     """Result of a crawl (U14)."""

@@ -83,6 +83,7 @@ class RunningFetch:
     """True after a reply to more than robots.txt. A retry then waits for its own host."""
     is_answered: bool = False
     is_withdrawn: bool = False
+    began_at: float = 0.0
     left_wire_at: float = -math.inf
     """Time of the last reply, including one to robots.txt."""
 
@@ -163,6 +164,12 @@ class RunningFetches:
         """Return whether the only fetch is one that must be the only fetch."""
         return len(self) == 1 and any(fetch.claimed.tries >= SUSPECT for fetch in self._fetches.values())
 
+    @property
+    def oldest_at(self) -> float | None:
+        """Return when the oldest running fetch began; None if there is none."""
+        oldest = next(iter(self._fetches.values()), None)
+        return None if oldest is None else oldest.began_at
+
     def unanswered(self) -> list[RunningFetch]:
         """Return the fetches whose responses are not read yet."""
         return list(self._fetches.values())
@@ -206,7 +213,7 @@ class RunningFetches:
         if (refused := self._refused(claimed)) is not None:
             self._results.put(refused)
             return
-        fetch = RunningFetch(claimed, site_of(claimed.host))
+        fetch = RunningFetch(claimed, site_of(claimed.host), began_at=self._timers.now())
         if (address := self._located.get(fetch.site, SLOW)) != SLOW:
             fetch.address = address
         self._phases[fetch.phase] += 1

@@ -4,13 +4,15 @@ breaker_open          a breaker is open
 many_blocked          open breakers refused more than a tenth of the last hour's requests
 many_trips            breakers opened more than five times in the last hour
 budget_nearly_used    a host has used at least nine tenths of its daily budget
+no_progress           a crawl has not finished a URL for ten minutes, although it is at work
+dead_workers          a worker of a crawl ended without signing off
 store_out             the store does not answer
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -19,7 +21,9 @@ from curtsy.core.breaker import State
 from curtsy.core.errors import CurtsyError
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.statistics import HostStatistics, StatisticsSnapshot, alarming
+from curtsy.core.time import span
 from curtsy.engine.counters import Counters
+from curtsy.engine.crawl_view import SILENT, STALLED, CrawlView
 from curtsy.engine.host_view import HostView, view_of
 from curtsy.stores import AsyncStore
 from curtsy.system.log import LibraryLogger, library_logger
@@ -33,8 +37,8 @@ NEARLY = 0.9
 MOST_NAMED = 10
 """Maximum number of hosts named in an alert."""
 
-ALERTS = ("breaker_open", "many_blocked", "many_trips", "budget_nearly_used")
-"""Names of the alerts about hosts, in the order of their output."""
+ALERTS = ("breaker_open", "many_blocked", "many_trips", "budget_nearly_used", "no_progress", "dead_workers")
+"""Names of the alerts about hosts and crawls, in the order of their output."""
 
 OUTAGE = "store_out"
 """Name of the alert about the store, which only its own process can notice."""
@@ -50,7 +54,7 @@ class Alert(msgspec.Struct, frozen=True):
     """Sentence that describes the condition, with its values."""
 
     domains: tuple[str, ...] = ()
-    """First `MOST_NAMED` affected hosts; empty if the alert concerns all hosts together."""
+    """First `MOST_NAMED` affected hosts; empty if the alert concerns all hosts together, or crawls."""
 
 
 def budget_used(host: HostView) -> float:
@@ -59,8 +63,10 @@ def budget_used(host: HostView) -> float:
     return max((count / limit for count, limit in spent if limit), default=0.0)
 
 
-def alerts_of(statistics: StatisticsSnapshot, hosts: Iterable[HostView] = ()) -> tuple[Alert, ...]:
-    """Return the alerts for the last hour's counts and the hosts' current state."""
+def alerts_of(
+    statistics: StatisticsSnapshot, hosts: Iterable[HostView] = (), crawls: Iterable[CrawlView] = ()
+) -> tuple[Alert, ...]:
+    """Return the alerts for the last hour's counts, and for the current state of hosts and crawls."""
     lately, hosts = statistics.lately, list(hosts)
     tripped = [host.domain for host in hosts if host.breaker == State.OPEN]
     spent = [host.domain for host in hosts if budget_used(host) >= NEARLY]
@@ -79,7 +85,14 @@ def alerts_of(statistics: StatisticsSnapshot, hosts: Iterable[HostView] = ()) ->
     if spent:
         words = f"Nine tenths of the day's budget, or more, are used for {_named(spent)}."
         found.append(Alert("budget_nearly_used", words, tuple(spent[:MOST_NAMED])))
-    return tuple(found)
+    return (*found, *_alerts_of_crawls(list(crawls)))
+
+
+def _alerts_of_crawls(crawls: list[CrawlView]) -> Iterator[Alert]:
+    if stalled := [each.job for each in crawls if each.stalled > STALLED]:
+        yield Alert("no_progress", f"No URL was finished for {span(STALLED)} by the crawl {_named(stalled)}.")
+    if lost := [f"{each.job} ({worker.process})" for each in crawls for worker in each.lost]:
+        yield Alert("dead_workers", f"Not heard of for {span(SILENT)}, perhaps killed: the worker of {_named(lost)}.")
 
 
 def suspects(statistics: StatisticsSnapshot, policies: Policies) -> list[str]:
@@ -127,10 +140,18 @@ LOGGED = (
 class StatsLog:
     """Log of the counters and their alerts."""
 
-    def __init__(self, counters: Counters, store: AsyncStore, policies: Callable[[], Policies]) -> None:
+    def __init__(
+        self,
+        counters: Counters,
+        store: AsyncStore,
+        policies: Callable[[], Policies],
+        crawls: Callable[[], list[CrawlView]] = list,
+    ) -> None:
+        """Create the log. `crawls` returns the client's own crawls."""
         self._counters = counters
         self._store = store
         self._policies = policies
+        self._crawls = crawls
         self._logged = 0
         self.alerts = AlertWatch()
 
@@ -144,7 +165,7 @@ class StatsLog:
             hosts = [await self._view(domain) for domain in suspects(counted, self._policies())]
         except CurtsyError:  # the store failed: the fetches report it
             return True
-        self.alerts.look(alerts_of(counted, hosts) + self._outage())
+        self.alerts.look(alerts_of(counted, hosts, self._crawls()) + self._outage())
         return bool(self.alerts.active)  # so that the end of an alert is logged
 
     def _outage(self) -> tuple[Alert, ...]:

@@ -46,7 +46,7 @@ from curtsy.core.statistics import (
     stats_key,
 )
 from curtsy.core.time import SECOND, Now
-from curtsy.stores import AsyncStore, Step, Store, read_all
+from curtsy.stores import AsyncStore, Outages, Step, Store, read_all
 from curtsy.stores.blocking import for_tasks
 
 _WAITS, _LATENCIES = Waits.bounds, Latencies.bounds
@@ -109,12 +109,19 @@ class Counters:
     """Thread-safe counters of fetches. One count takes well under a microsecond.
 
     About `hosts` hosts, the busiest, have their own counters. If there are a quarter more, the least busy are summed.
-    `epoch` returns the calendar time in seconds; tests replace it.
+    `epoch` returns the calendar time in seconds; tests replace it. `outages` returns the outages of the store so far.
     """
 
-    def __init__(self, *, hosts: int = MOST_HOSTS, epoch: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        *,
+        hosts: int = MOST_HOSTS,
+        epoch: Callable[[], float] = time.time,
+        outages: Callable[[], Outages] = Outages,
+    ) -> None:
         self._most = hosts
         self._epoch = epoch
+        self._outages = outages
         self._lock = threading.Lock()
         self.reset()
 
@@ -122,6 +129,7 @@ class Counters:
         """Reset all counters."""
         with self._lock:
             self._started_at = self._epoch()
+            self._past_outages = self._outages()
             self._hosts: dict[str, _Host] = {}
             self._other = _Host("")
             self._further: dict[str, int] = {}
@@ -232,12 +240,15 @@ class Counters:
             was, self._counted = self._counted, counted
             news = Lately(counted.requests - was.requests, counted.blocked - was.blocked, counted.trips - was.trips)
             self._spells = lived(self._spells, at, news)
+            outages, past = self._outages(), self._past_outages
             return StatisticsSnapshot(
                 **total.counts(),
                 domains=domains,
                 hosts={host.domain: host.snapshot() for host in busiest},
                 other=other.snapshot(),
                 lately=lately(self._spells, at),
+                outages=max(0, outages.times - past.times),
+                outage_seconds=max(0.0, outages.seconds - past.seconds),
                 started_at=self._started_at,
                 at=at,
             )
@@ -319,7 +330,8 @@ class Publisher:
         """Return all counts, and the step that publishes the new ones; None without new ones."""
         counted = self._counters.snapshot(PUBLISHED_HOSTS)
         news = counted.since(self._published)
-        return counted, _added(process_name(), news) if news.fetches or news.trips else None
+        is_any = news.fetches or news.trips or news.outage_seconds
+        return counted, _added(process_name(), news) if is_any else None
 
 
 def _added(process: str, news: StatisticsSnapshot) -> Step[None]:

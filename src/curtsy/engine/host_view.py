@@ -1,4 +1,4 @@
-"""Read-only views of hosts and crawls in a store, for display and JSON."""
+"""Read-only views of the hosts in a store, for display and JSON."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import msgspec
 from curtsy.core.admission import admit
 from curtsy.core.breaker import State
 from curtsy.core.budget import Spending
-from curtsy.core.crawl_record import CrawlRecord, crawl_key
 from curtsy.core.decision import Go, Wait
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.host import Host, fresh, in_time
 from curtsy.core.policy import OVERRIDABLE, Policies, Policy
 from curtsy.core.setting import DAY
 from curtsy.core.time import SECOND, Now
-from curtsy.stores import Store, for_threads, read_all
+from curtsy.stores import Store, for_threads
 from curtsy.stores.survey import HOSTS, Survey
 
 RECENT = 1_000
@@ -241,9 +240,3 @@ def is_under(name: str, domain: str) -> bool:
     """Return whether a host is a domain or its subdomain. The port is ignored unless `domain` has one."""
     host = name.rpartition(":")[0] if name.rpartition(":")[2].isdigit() and not name.endswith("]") else name
     return any(each == domain or each.endswith("." + domain) for each in (name, host))
-
-
-def read_crawls(store: Store) -> list[CrawlRecord]:
-    """Return the crawl records of a store: running crawls first, then the latest."""
-    crawls = [each for _, each in read_all(store, crawl_key("")) if isinstance(each, CrawlRecord)]
-    return sorted(crawls, key=lambda each: (each.state in ("stopped", "finished"), -each.started_at, each.job))

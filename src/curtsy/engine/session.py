@@ -17,6 +17,7 @@ from weakref import WeakSet
 from curtsy.cache.keys import PageCache
 from curtsy.cache.opening import cache_path, open_cache
 from curtsy.core import messages
+from curtsy.core.crawl_record import CrawlRecord
 from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.fetch_state import NO_TIME, Again, FetchState, Refusal
@@ -32,6 +33,7 @@ from curtsy.core.url import InvalidUrl, Url, parse_url
 from curtsy.engine.alerts import Periodic, StatsLog
 from curtsy.engine.context import Context, HeldResources, rules_key
 from curtsy.engine.counters import EVERY, Counters, Publisher
+from curtsy.engine.crawl_view import CrawlView, crawls_of
 from curtsy.engine.download import DownloadResult, DownloadTask, Part
 from curtsy.engine.driver import Driver, never
 from curtsy.engine.gate import Gate
@@ -99,7 +101,7 @@ class Session:
         self.timers.stop_while(lambda: self.gate.queues.out > 0)
         self.epoch: Callable[[], float] = time.time if clock is None else lambda: clock.now().epoch / SECOND
         """Calendar time in seconds since 1970."""
-        self.counters = Counters(epoch=self.epoch)
+        self.counters = Counters(epoch=self.epoch, outages=lambda: self.store.outages)
         self.gate.on_trip = lambda key: self.counters.count_trip(key.removeprefix("host:"))
         self.context = Context(
             settings=lambda: settings.check().policies,
@@ -119,6 +121,8 @@ class Session:
         """Background revalidations of stale pages, by key."""
         # Only this process can read a memory store, so it has no publisher.
         self._publisher = None if self.gate.is_immediate else Publisher(self.counters, self.store)
+        self._crawls: dict[str, CrawlRecord] = {}
+        """Last published records of the crawls that use this client, by key."""
         self.periodic = self._periodic_jobs(current.stats_every)
         """Jobs that publish and log the counts while there are fetches."""
         self.gate.on_outage = self._start_jobs
@@ -133,7 +137,9 @@ class Session:
     def _periodic_jobs(self, stats_every: float | None) -> tuple[Periodic, ...]:
         jobs = [] if self._publisher is None else [Periodic(self._publisher.publish, EVERY)]
         if stats_every is not None:
-            jobs.append(Periodic(StatsLog(self.counters, self.store, lambda: self.policies).report, stats_every))
+            jobs.append(
+                Periodic(StatsLog(self.counters, self.store, lambda: self.policies, self.crawls).report, stats_every)
+            )
         return tuple(jobs)
 
     @property
@@ -273,6 +279,18 @@ class Session:
         for job in self.periodic:
             if not job.is_running:
                 job.start()
+
+    def note_crawl(self, key: str, record: CrawlRecord | None) -> None:
+        """Note the published record of a crawl that uses this client; None after its end."""
+        if record is None:
+            self._crawls.pop(key, None)
+        else:
+            self._crawls[key] = record
+            self._start_jobs()
+
+    def crawls(self) -> list[CrawlView]:
+        """Return the crawls that use this client, each as of its last record. Any thread may call it."""
+        return [view for each in list(self._crawls.values()) for view in crawls_of([each], each.updated_at)]
 
     def _report(self, record: FetchRecord) -> None:
         """Count and log the record of a fetch, and pass it to the user's callback."""

@@ -20,6 +20,7 @@ from curtsy.core.statistics import Distribution, HostStatistics, ProcessStatisti
 from curtsy.core.time import SECOND
 from curtsy.engine.alerts import ALERTS, NEARLY, alerts_of, budget_used
 from curtsy.engine.counters import read_statistics
+from curtsy.engine.crawl_view import WORKER_STATES, CrawlView
 from curtsy.engine.host_view import HostView
 from curtsy.stores import Store
 
@@ -43,6 +44,8 @@ Source = Callable[[], StatisticsSnapshot]
 Hosts = Callable[[], Iterable[HostView]]
 """Source of the current state of hosts: `views(store, policies)`."""
 
+Crawls = Callable[[], Iterable[CrawlView]]
+"""Source of the current state of crawls: `read_crawls(store)`."""
 
 Family = TypeVar("Family", bound=Metric)
 
@@ -78,26 +81,46 @@ HISTOGRAMS = (
     Described("curtsy_wait_seconds", "waits", "Time that fetches waited in the queue."),
     Described("curtsy_request_duration_seconds", "latency", "Time from sending a request to the end of its response."),
 )
-GAUGES = (
+STORE_COUNTERS = (
+    Described("curtsy_store_outages", "outages", "Outages of the store, counted by each client that saw them.", ()),
+    Described("curtsy_store_outage_seconds", "outage_seconds", "Duration of these outages.", ()),
+)
+HOST_GAUGES = (
     Described("curtsy_breaker_open", "breaker_open", "1 while the host's breaker is open."),
     Described("curtsy_budget_used_ratio", "budget_used", "Used share of the host's daily budget."),
     Described("curtsy_breakers_open", "breakers_open", "Open breakers of all hosts.", ()),
     Described(
         "curtsy_budgets_nearly_used", "nearly_used", "Hosts that have used nine tenths of their daily budget.", ()
     ),
-    Described("curtsy_alert", "alert", "1 while the alert of that name is active.", ("alert",)),
 )
+CRAWL_GAUGES = (
+    Described("curtsy_frontier_queued", "queued", "URLs that wait in the queue of a crawl.", ("crawl",)),
+    Described("curtsy_frontier_leased", "leased", "URLs that workers of a crawl hold.", ("crawl",)),
+    Described(
+        "curtsy_frontier_oldest_lease_seconds", "oldest_lease",
+        "Time for which a worker at work has held the oldest of its URLs.", ("crawl",),
+    ),
+    Described("curtsy_frontier_stalled_seconds", "stalled", "Time since a crawl at work finished a URL.", ("crawl",)),
+    Described("curtsy_workers", "workers", "Workers of a crawl by state.", ("crawl", "state")),
+    Described("curtsy_worker_pages", "pages", "Pages of a worker, over all its runs.", ("crawl", "worker")),
+)  # fmt: skip
+ALERT = Described("curtsy_alert", "alert", "1 while the alert of that name is active.", ("alert",))
+GAUGES = (*HOST_GAUGES, *CRAWL_GAUGES, ALERT)
 
 
 class Collector(PrometheusCollector):
-    """Prometheus collector over a source's counts and the state of hosts.
+    """Prometheus collector over a source's counts and the state of hosts and crawls.
 
-    Keep one instance for all scrapes, because it holds the counters. Without `hosts` there are no gauges.
+    Keep one instance for all scrapes, because it holds the counters. Without `hosts` and `crawls` their gauges are
+    absent.
     """
 
-    def __init__(self, source: Source, hosts: Hosts | None = None, *, labelled: int = LABELLED) -> None:
+    def __init__(
+        self, source: Source, hosts: Hosts | None = None, *, crawls: Crawls | None = None, labelled: int = LABELLED
+    ) -> None:
         self._source = source
         self._hosts = hosts
+        self._crawls = crawls
         self._most = labelled
         self._seen = StatisticsSnapshot(started_at=-1.0)  # before any count
         self._counted: dict[str, HostStatistics] = {}
@@ -125,12 +148,29 @@ class Collector(PrometheusCollector):
                 found: Distribution = getattr(host, described.field)
                 histogram.add_metric([name], _buckets(found), found.total)
             yield histogram
-        if self._hosts is not None:
-            yield from self._standing(statistics, list(self._hosts()), [name for name, _ in shown])
+        for described in STORE_COUNTERS:
+            counter = described.family(CounterMetricFamily)
+            counter.add_metric([], getattr(statistics, described.field))
+            yield counter
+        hosts = None if self._hosts is None else list(self._hosts())
+        crawls = None if self._crawls is None else list(self._crawls())
+        if hosts is not None:
+            yield from self._standing(hosts, [name for name, _ in shown])
+        if crawls is not None:
+            yield from _frontiers(crawls[: self._most], self._most)
+        if hosts is not None or crawls is not None:
+            alerts = {each.name for each in alerts_of(statistics, hosts or (), crawls or ())}
+            alert = ALERT.family(GaugeMetricFamily)
+            for name in ALERTS:
+                alert.add_metric([name], name in alerts)
+            yield alert
 
     def describe(self) -> Iterable[Metric]:
         """Yield the metrics without values, so that registration does not query the source."""
-        kinds = ((CounterMetricFamily, COUNTERS), (HistogramMetricFamily, HISTOGRAMS), (GaugeMetricFamily, GAUGES))
+        kinds = (
+            (CounterMetricFamily, (*COUNTERS, *STORE_COUNTERS)), (HistogramMetricFamily, HISTOGRAMS),
+            (GaugeMetricFamily, GAUGES),
+        )  # fmt: skip
         return [described.family(kind) for kind, figures in kinds for described in figures]
 
     def _count(self, statistics: StatisticsSnapshot) -> list[tuple[str, HostStatistics]]:
@@ -149,18 +189,35 @@ class Collector(PrometheusCollector):
             self._counted = dict(shown)
         return [*shown, (OTHER, self._other)]
 
-    def _standing(self, statistics: StatisticsSnapshot, hosts: list[HostView], names: list[str]) -> Iterator[Metric]:
-        open_, used, opens, nearly, alert = (described.family(GaugeMetricFamily) for described in GAUGES)
-        alerts = alerts_of(statistics, hosts)
+    def _standing(self, hosts: list[HostView], names: list[str]) -> Iterator[Metric]:
+        open_, used, opens, nearly = (described.family(GaugeMetricFamily) for described in HOST_GAUGES)
         for host in hosts:
             if host.domain in names:
                 open_.add_metric([host.domain], host.breaker == "open")
                 used.add_metric([host.domain], budget_used(host))
         opens.add_metric([], sum(host.breaker == "open" for host in hosts))
         nearly.add_metric([], sum(budget_used(host) >= NEARLY for host in hosts))
-        for name in ALERTS:
-            alert.add_metric([name], any(each.name == name for each in alerts))
-        yield from (open_, used, opens, nearly, alert)
+        yield from (open_, used, opens, nearly)
+
+
+def _frontiers(crawls: list[CrawlView], most: int) -> Iterator[Metric]:
+    """Yield the gauges of crawls; `most` is the maximum number of a job's workers with a label of their own."""
+    queued, leased, oldest, stalled, workers, pages = (
+        described.family(GaugeMetricFamily) for described in CRAWL_GAUGES
+    )
+    for crawl in {each.job: each for each in reversed(crawls)}.values():  # two processes may use one name
+        job, whole = crawl.job, crawl.whole
+        queued.add_metric([job], whole.queued)
+        leased.add_metric([job], whole.leased)
+        oldest.add_metric([job], crawl.oldest_lease)
+        stalled.add_metric([job], crawl.stalled)
+        for state in WORKER_STATES:
+            workers.add_metric([job, state], crawl.count(state))
+        for each in crawl.workers[:most]:
+            pages.add_metric([job, each.worker or each.process], each.pages)
+        if others := crawl.workers[most:]:
+            pages.add_metric([job, OTHER], sum(each.pages for each in others))
+    yield from (queued, leased, oldest, stalled, workers, pages)
 
 
 def _buckets(found: Distribution) -> list[tuple[str, float]]:
@@ -229,7 +286,7 @@ class MetricsServer:
 
 
 def serve_metrics(
-    port: int, source: Source, address: str = "127.0.0.1", *, hosts: Hosts | None = None
+    port: int, source: Source, address: str = "127.0.0.1", *, hosts: Hosts | None = None, crawls: Crawls | None = None
 ) -> MetricsServer:
     """Serve metrics in a thread, on a port of their own; port 0 selects a free port.
 
@@ -237,7 +294,7 @@ def serve_metrics(
     unavailable.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Collector(source, hosts))
+    registry.register(Collector(source, hosts, crawls=crawls))
     try:
         server, thread = start_http_server(port, address, registry)
     except OSError as error:

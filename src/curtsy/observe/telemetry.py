@@ -7,16 +7,18 @@ The program's OpenTelemetry SDK exports them; without an SDK the calls have no e
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from curtsy import __version__
 from curtsy.core.errors import REFUSALS, not_imported
 from curtsy.core.record import FetchRecord
-from curtsy.core.statistics import Latencies, Waits
+from curtsy.core.statistics import Latencies, StatisticsSnapshot, Waits
 from curtsy.core.url import Url, parse_url
+from curtsy.engine.crawl_view import WORKER_STATES, CrawlView
 
 try:
-    from opentelemetry.metrics import Meter, get_meter
+    from opentelemetry.metrics import Meter, Observation, get_meter
 except ImportError as error:
     need = "OpenTelemetry metrics need the library opentelemetry-api"
     raise not_imported(need, "opentelemetry", "metrics", error) from error
@@ -40,6 +42,21 @@ COUNTERS = {
     "curtsy.cached": ("Fetches served from the cache.", "{fetch}"),
 }
 """Instruments: meaning, and bounds or unit."""
+
+GAUGES = {
+    "curtsy.frontier.queued": ("URLs that wait in the queue of a crawl.", "{url}"),
+    "curtsy.frontier.leased": ("URLs that workers of a crawl hold.", "{url}"),
+    "curtsy.frontier.oldest_lease": ("Time for which a worker at work has held the oldest of its URLs.", "s"),
+    "curtsy.frontier.stalled": ("Time since a crawl at work finished a URL.", "s"),
+    "curtsy.workers": ("Workers of a crawl by state.", "{worker}"),
+    "curtsy.worker.pages": ("Pages of a worker, over all its runs.", "{page}"),
+    "curtsy.store.outages": ("Outages of the store, counted by each client that saw them.", "{outage}"),
+    "curtsy.store.outage_time": ("Duration of these outages.", "s"),
+}
+"""Observed instruments: meaning and unit. The last two are counters."""
+
+MOST_CRAWLS = 50
+"""Maximum number of observed crawls, and of workers of each."""
 
 _REFUSALS = frozenset(reason.value for reason in REFUSALS)
 
@@ -91,6 +108,52 @@ class OpenTelemetryRecorder:
             return {"server.address": OTHER}
         self._servers[domain] = found
         return found
+
+
+def observe(
+    stats: Callable[[], StatisticsSnapshot],
+    crawls: Callable[[], Iterable[CrawlView]] | None = None,
+    meter: Meter | None = None,
+) -> None:
+    """Create instruments for the outages of the store (`client.stats`) and for crawls (`read_crawls(store)`).
+
+    The SDK calls the sources at each export.
+    """
+    meter = meter or get_meter("curtsy", __version__)
+
+    def create(name: str, values: Callable[[], Iterable[Observation]], *, is_counter: bool = False) -> None:
+        make = meter.create_observable_counter if is_counter else meter.create_observable_gauge
+        make(name, [lambda options: values()], unit=GAUGES[name][1], description=GAUGES[name][0])
+
+    create("curtsy.store.outages", lambda: [Observation(stats().outages)], is_counter=True)
+    create("curtsy.store.outage_time", lambda: [Observation(stats().outage_seconds)], is_counter=True)
+    if crawls is None:
+        return
+
+    def first() -> Iterator[tuple[CrawlView, dict[str, Any]]]:
+        for crawl in list(crawls())[:MOST_CRAWLS]:
+            yield crawl, {"curtsy.crawl": crawl.job}
+
+    create("curtsy.frontier.queued", lambda: [Observation(each.whole.queued, name) for each, name in first()])
+    create("curtsy.frontier.leased", lambda: [Observation(each.whole.leased, name) for each, name in first()])
+    create("curtsy.frontier.oldest_lease", lambda: [Observation(each.oldest_lease, name) for each, name in first()])
+    create("curtsy.frontier.stalled", lambda: [Observation(each.stalled, name) for each, name in first()])
+    create(
+        "curtsy.workers",
+        lambda: [
+            Observation(each.count(state), {**name, "curtsy.worker.state": state})
+            for each, name in first()
+            for state in WORKER_STATES
+        ],
+    )
+    create(
+        "curtsy.worker.pages",
+        lambda: [
+            Observation(worker.pages, {**name, "curtsy.worker": worker.worker or worker.process})
+            for each, name in first()
+            for worker in each.workers[:MOST_CRAWLS]
+        ],
+    )
 
 
 def _request(record: FetchRecord, server: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from curtsy.stores.protocol import (
     AsyncStore,
     Loss,
     NotNow,
+    Outages,
     Proposal,
     Shared,
     Step,
@@ -24,8 +25,8 @@ from curtsy.system.clock import Clock
 
 __all__ = [
     "NOT_NOW", "Answer", "AsyncMemoryStore", "AsyncStore", "BlockingStore", "Loss", "MemoryStore", "NotNow",
-    "Outage", "Proposal", "Shared", "Step", "Store", "WrappedStore", "for_threads", "open_async_store", "open_store",
-    "read_all",
+    "Outage", "Outages", "Proposal", "Shared", "Step", "Store", "WrappedStore", "for_threads", "open_async_store",
+    "open_store", "read_all",
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 from curtsy.core.time import Now
-from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, Step, Store
+from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, Outages, Step, Store
 from curtsy.stores.survey import Survey
 from curtsy.system.threads import in_thread, run_blocking
 
@@ -91,6 +91,10 @@ class ThreadedStore(AsyncStore):
     @property
     def share(self) -> float:
         return 1.0 if self._inner is None else self._inner.share
+
+    @property
+    def outages(self) -> Outages:
+        return Outages() if self._inner is None else self._inner.outages
 
     async def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
         if inspect.iscoroutinefunction(method):

@@ -23,7 +23,7 @@ from curtsy.core.host import fresh
 from curtsy.core.record import Record
 from curtsy.core.time import Now
 from curtsy.stores.fallback_state import FallbackState, Gone, Sight, WatchedStep
-from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, NotNow, Proposal, Shared, Step
+from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, NotNow, Outages, Proposal, Shared, Step
 from curtsy.stores.survey import HOSTS, Survey, survey_of
 from curtsy.system.threads import in_thread, is_blocking, run_blocking
 
@@ -81,6 +81,10 @@ class AsyncFallbackStore(AsyncStore):
     @property
     def share(self) -> float:
         return self._state.share if self._state.is_out else 1.0
+
+    @property
+    def outages(self) -> Outages:
+        return self._state.seen_outages()
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
         while (answer := await self._attempt(key, step)) is NOT_NOW:

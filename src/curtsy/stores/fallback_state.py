@@ -19,7 +19,7 @@ from curtsy.core.rules import TEXTS
 from curtsy.core.time import SECOND, Instant, Now
 from curtsy.stores.memory import MemoryStore
 from curtsy.stores.outage_ledger import UNUSABLE, Entry, OutageLedger
-from curtsy.stores.protocol import Answer, Loss, Step
+from curtsy.stores.protocol import Answer, Loss, Outages, Step
 from curtsy.system.clock import BootClock
 
 REMEMBERED = 4096
@@ -135,6 +135,7 @@ class FallbackState:
         self._users = 0  # fallback stores that share this state; 0 if it belongs to a single one
         self._is_closed = False
         self._began_at: float | None = None
+        self._past = Outages()
         self._back_at = -LAST_PROBE
         self._interval = FIRST_PROBE
         self._probe_at = 0.0
@@ -227,6 +228,13 @@ class FallbackState:
             logger.warning("%s %s", error, _WAITING if self.waits else _ALONE)
 
     # Outage.
+
+    def seen_outages(self) -> Outages:
+        """Return the outages so far, with the one that lasts."""
+        (times, seconds), began_at = self._past, self._began_at
+        return (
+            Outages(times, seconds) if began_at is None else Outages(times + 1, seconds + self._monotonic() - began_at)
+        )
 
     def holds(self, key: str) -> bool:
         """Return whether memory answers for `key`."""
@@ -380,6 +388,7 @@ class FallbackState:
             return
         began_at, self._began_at = self._began_at, None
         self._back_at = self._monotonic()
+        self._past = Outages(self._past.times + 1, self._past.seconds + self._back_at - began_at)
         logger.info(
             "the store %s is back after %.1f s, and has what was counted meanwhile: %d records looked at",
             self._name,

@@ -118,6 +118,14 @@ class Store(Protocol):
         ...
 
 
+class Outages(NamedTuple):
+    """Outages of a store, as one process saw them."""
+
+    times: int = 0
+    seconds: float = 0.0
+    """Their duration, including the time so far of one that lasts."""
+
+
 class AsyncStore(ABC):
     """Base class of async stores. Its methods do not block the event loop.
 
@@ -149,6 +157,11 @@ class AsyncStore(ABC):
     def share(self) -> float:
         """This process's share of a limit common to all processes: 1.0 unless the store is out."""
         return 1.0
+
+    @property
+    def outages(self) -> Outages:
+        """Outages of the store that this process has seen so far."""
+        return Outages()
 
     @property
     def losses(self) -> Sequence[Loss]:
@@ -282,6 +295,10 @@ class WrappedStore(AsyncStore):
     @property
     def share(self) -> float:
         return self.inner.share
+
+    @property
+    def outages(self) -> Outages:
+        return self.inner.outages
 
     @property
     def losses(self) -> Sequence[Loss]:

@@ -134,7 +134,9 @@ class Dashboard:
         if self._collector is None and find_spec("prometheus_client") is not None:
             from curtsy.observe.metrics import Collector, StoreSource
 
-            self._collector = Collector(StoreSource(self._store), lambda: self.watch.board.views)
+            self._collector = Collector(
+                StoreSource(self._store), lambda: self.watch.board.views, crawls=lambda: self.watch.board.crawls
+            )
 
     async def _session(self, request: Request) -> Response:
         settings = self._settings()

@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from curtsy.core.crawl_record import CrawlRecord
 from curtsy.core.errors import StoreError
 from curtsy.core.host import Host
 from curtsy.core.policy import Policies, Policy
@@ -25,7 +24,8 @@ from curtsy.core.statistics import ProcessStatistics, StatisticsSnapshot, summed
 from curtsy.core.time import SECOND, Now
 from curtsy.engine.alerts import Alert, alerts_of, suspects
 from curtsy.engine.counters import read_statistics
-from curtsy.engine.host_view import TROUBLED, HostView, read_crawls, view_of
+from curtsy.engine.crawl_view import CrawlView, read_crawls
+from curtsy.engine.host_view import TROUBLED, HostView, view_of
 from curtsy.settings import Settings
 from curtsy.stores import Store, for_threads
 from curtsy.stores.survey import HOSTS
@@ -42,9 +42,10 @@ FADING = 60.0
 
 HOSTS_REST = 60
 COUNTS_REST = 120
-"""Pauses after a read, as multiples of its duration: for all hosts, and for the counts of processes.
+CRAWLS_REST = 60
+"""Pauses after a read, as multiples of its duration: for all hosts, for the counts of processes, and for crawls.
 
-A large store is therefore read less often, and the dashboard uses at most 3 % of a core.
+A large store is therefore read less often, and the dashboard uses at most 5 % of a core.
 """
 
 
@@ -132,7 +133,7 @@ class Board:
         """False if the store has more hosts than `rows`."""
         self.samples: deque[Sample] = deque(maxlen=SAMPLES)
         self.alerts: tuple[Alert, ...] = ()
-        self.crawls: list[CrawlRecord] = []
+        self.crawls: list[CrawlView] = []
         self.processes: list[ProcessStatistics] = []
         self.statistics = StatisticsSnapshot()
         """Combined counts of all processes."""
@@ -141,7 +142,7 @@ class Board:
         self.at = 0.0
         """Epoch second of the last refresh, by the store's clock."""
         self._known: dict[str, _Known] = {}
-        self._whole_at = self._counted_at = self._fades_at = 0.0
+        self._whole_at = self._counted_at = self._crawls_at = self._fades_at = 0.0
         self._searches: dict[str, _Search] = {}
         self._sums: tuple[bool, int, int] | None = None
         self._lock = threading.Lock()
@@ -153,7 +154,9 @@ class Board:
             if (began := time.monotonic()) >= self._counted_at:
                 self._count()
                 self._counted_at = began + (time.monotonic() - began) * COUNTS_REST
-            self.crawls = read_crawls(self.store)
+            if (began := time.monotonic()) >= self._crawls_at:
+                self.crawls = read_crawls(self.store)
+                self._crawls_at = began + (time.monotonic() - began) * CRAWLS_REST
             with self._lock:
                 if (began := time.monotonic()) >= self._whole_at:
                     self._look_at_all({*shown})
@@ -206,7 +209,7 @@ class Board:
         self.is_complete = survey.is_exact and len(self.rows) >= survey.total
         self.totals = _totals([*self.rows.values()], survey.total)
         views, counts = self.views, self.statistics
-        self.alerts = alerts_of(counts, views)
+        self.alerts = alerts_of(counts, views, self.crawls)
         requests, pages = self._grown(views)
         self.samples.append(
             Sample(

@@ -19,6 +19,7 @@ from curtsy.core.statistics import Counts, Distribution
 from curtsy.core.time import SECOND, span
 from curtsy.core.url import Url, parse_url
 from curtsy.engine.alerts import budget_used
+from curtsy.engine.crawl_view import WORKER_STATES, CrawlView
 from curtsy.engine.host_view import changed, view_of
 from curtsy.observe.dashboard.board import STATES, Board, Row, row_of
 from curtsy.observe.policy_view import origin as where
@@ -28,6 +29,12 @@ from curtsy.stores import Store
 
 MOST_ROWS = 200
 """Maximum number of table rows per response."""
+
+MOST_CRAWLS, MOST_WORKERS = 50, 20
+"""Maximum number of crawls per response, and of workers of each."""
+
+_HIDDEN = ("format", "worker", "job_pages")
+"""Fields of a crawl record that say nothing about the sum of all workers."""
 
 QUIET = 120.0
 """Seconds without an update after which a process is not listed."""
@@ -123,11 +130,18 @@ def overview_of(board: Board) -> dict[str, Any]:
         "trouble": board.trouble,
         "figures": figures_of(board),
         "alerts": board.alerts,
-        "crawls": [
-            {name: value for name, value in msgspec.structs.asdict(crawl).items() if name != "format"}
-            | {"seeds": [mask_url(seed) for seed in crawl.seeds]}
-            for crawl in board.crawls
-        ],
+        "crawls": [_crawl(each) for each in board.crawls[:MOST_CRAWLS]],
+    }
+
+
+def _crawl(crawl: CrawlView) -> dict[str, Any]:
+    """Return a crawl with its sums and its first workers."""
+    whole = crawl.whole
+    fields = {name: value for name, value in msgspec.structs.asdict(whole).items() if name not in _HIDDEN}
+    return fields | {
+        "seeds": [mask_url(seed) for seed in whole.seeds],
+        "workers": crawl.workers[:MOST_WORKERS],
+        "states": {state: count for state in WORKER_STATES if (count := crawl.count(state))},
     }
 
 

@@ -363,13 +363,20 @@ function drawCrawls() {
   });
 }
 
-const nameOf = (crawl) => `${crawl.job} ${crawl.process}`; // several workers may share a job
+// Two crawls of one process each may use one name; the workers of a shared job are one crawl.
+const isShared = (crawl) => crawl.workers.some((each) => each.worker);
+const nameOf = (crawl) => (isShared(crawl) ? crawl.job : `${crawl.job} ${crawl.process}`);
+
+const WORKING = { running: "At work", waiting: "Waits", silent: "Silent", stopped: "Stopped", finished: "Finished" };
+
+const inWords = (states) => Object.entries(states).map(([state, number]) => `${count(number)} ${words(WORKING, state).toLowerCase()}`).join(", ");
 
 function makeCrawl(crawl) {
-  const parts = { title: h("h3"), seeds: h("span", { class: "seeds" }), left: h("span", { class: "left" }), numbers: h("p", { class: "numbers" }), bar: h("span"), body: h("tbody"), summary: h("summary") };
+  const parts = { title: h("h3"), seeds: h("span", { class: "seeds" }), left: h("span", { class: "left" }), numbers: h("p", { class: "numbers" }), bar: h("span"), body: h("tbody"), summary: h("summary"), crew: h("tbody"), crewSummary: h("summary"), more: h("p", { class: "more" }) };
   const track = h("div", { class: "track", role: "progressbar", "aria-label": `Progress of ${crawl.job}`, "aria-valuemin": "0", "aria-valuemax": "100" }, parts.bar);
   const details = h("details", {}, parts.summary, h("table", {}, h("thead", {}, h("tr", {}, ...["Host", "State", "Pages", "Queued", "Errors"].map((name, place) => h("th", { scope: "col", class: place > 1 ? "num" : null }, name)))), parts.body));
-  const card = h("article", { class: "sheet crawl", "data-job": nameOf(crawl) }, h("div", { class: "head" }, parts.title, parts.seeds, parts.left), track, parts.numbers, details);
+  const crew = h("details", { class: "crew" }, parts.crewSummary, h("table", {}, h("thead", {}, h("tr", {}, ...["Worker", "State", "Pages", "Pages a second", "Failed", "Last seen"].map((name, place) => h("th", { scope: "col", class: place > 1 ? "num" : null }, name)))), parts.crew), parts.more);
+  const card = h("article", { class: "sheet crawl", "data-job": nameOf(crawl) }, h("div", { class: "head" }, parts.title, parts.seeds, parts.left), track, parts.numbers, isShared(crawl) ? crew : null, details);
   card.show = (each) => {
     mark(card, "data-state", each.state);
     put(parts.title, each.job);
@@ -394,6 +401,9 @@ function makeCrawl(crawl) {
       parts.numbers.replaceChildren(...(is_resumed ? [h("span", {}, "In all runs:")] : []), ...numbers.map(([number, noun]) => h("span", {}, h("b", {}, count(number)), ` ${noun}`)), h("span", {}, h("b", {}, perSecond(each.rate)), " pages a second"), h("span", {}, h("b", {}, size(each.bytes))));
     }
     put(parts.summary, is_resumed ? `Its hosts, in this run: ${plural(each.pages + each.cached - each.pages_before, "page")}` : "Its hosts");
+    mark(crew, "data-lost", each.states.silent ? "" : null);
+    put(parts.crewSummary, `Its workers: ${inWords(each.states)}`);
+    drawWorkers(parts, crew, each);
     details.hidden = !each.hosts.length;
     if (details.open && parts.body.dataset.shown !== JSON.stringify(each.hosts)) {
       parts.body.dataset.shown = JSON.stringify(each.hosts);
@@ -401,6 +411,21 @@ function makeCrawl(crawl) {
     }
   };
   return card;
+}
+
+function drawWorkers(parts, crew, { workers, states }) {
+  const shown = JSON.stringify(workers.map((each) => ({ ...each, updated_at: Math.floor(now() - each.updated_at) })));
+  if (!crew.open || parts.crew.dataset.shown === shown) return;
+  parts.crew.dataset.shown = shown;
+  parts.crew.replaceChildren(...workers.map((each) => h("tr", { "data-state": each.state },
+    h("td", { class: "host" }, h("b", {}, each.process), h("small", {}, each.worker)),
+    h("td", {}, h("span", { class: `badge c-${{ running: "free", waiting: "waiting", silent: "open" }[each.state] || "denied"}` }, words(WORKING, each.state))),
+    h("td", { class: "num", "data-name": "pages" }, count(each.pages)),
+    h("td", { class: "num", "data-name": "a second" }, perSecond(each.rate)),
+    h("td", { class: "num", "data-name": "failed" }, count(each.failed)),
+    h("td", { class: "num seen" }, `${span(Math.max(0, now() - each.updated_at))} ago`))));
+  const more = Object.values(states).reduce((sum, each) => sum + each, 0) - workers.length;
+  put(parts.more, more > 0 ? `and ${plural(more, "more worker")}` : "");
 }
 
 // --- Overview: the table of hosts -----------------------------------------------------------------------------------
