@@ -85,4 +85,4 @@ dist: $(VENV)/.installed-dist   ## Build wheel and source distribution into dist
 	@PYTHON=$(PYTHON) sh tools/try_dist dist/*
 
 clean:   ## Remove what was built
-	rm -rf $(VENV) $(LOWEST) build dist site .cache
+	rm -rf $(VENV) $(LOWEST) .venv-soak build dist site .cache

@@ -29,16 +29,20 @@ from tests.support.commands import misread
 from tests.support.polling import block_until
 from tests.support.redis_server import RedisServer, redis_available
 from tests.support.site import Site
+from tests.support.venv import python_with
 from tests.support.warm import Process
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
+UNITS = ["deploy/curtsy-crawl.service", "deploy/curtsy-worker@.service"]
+MANIFESTS = ["deploy/kubernetes/workers.yaml", "deploy/kubernetes/job.yaml"]
 OTHER_VARIABLES = frozenset({"CURTSY_DASHBOARD_TOKEN", "CURTSY_CONFIG"})
 """Variables of ours that are no settings; any further one would be warned about at each start."""
 
 VALUES = {
     "CURTSY_USER_AGENT": "MyBot/1.0 (+https://example.org/bot)",
     "CRAWL_SEED": "https://example.org/",
+    "CRAWL_JOB": "crawl",
     "CURTSY_DASHBOARD_TOKEN": "0123456789abcdef",
 }
 """What a user would set."""
@@ -89,12 +93,13 @@ def compose() -> dict[str, Any]:
 
 
 SERVICES: dict[str, dict[str, Any]] = compose()["services"]
+WORKERS = [name for name in SERVICES if name.startswith("worker-")]
 
 
 def unit(name: str) -> RawConfigParser:
     parser = RawConfigParser(strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read(DEPLOY / name)
+    parser.read(ROOT / name)
     return parser
 
 
@@ -224,9 +229,9 @@ def test_hadolint_has_nothing_to_say() -> None:
 
 def test_the_services_are_a_store_workers_and_a_dashboard() -> None:
     """Issue 6, point 4"""
-    assert set(SERVICES) == {"store", "worker", "dashboard"}
-    assert SERVICES["worker"]["deploy"]["replicas"] > 1
-    assert SERVICES["worker"]["image"] == f"curtsy:{curtsy.__version__}"
+    assert set(SERVICES) == {"store", *WORKERS, "dashboard"}
+    assert len(WORKERS) > 1
+    assert SERVICES["worker-1"]["image"] == f"curtsy:{curtsy.__version__}"
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -280,16 +285,18 @@ def test_nothing_is_open_to_other_machines_unasked() -> None:
 
 def test_workers_share_no_volume() -> None:
     """Issue 5: each has files of its own, and a name in the job that is kept with its state"""
-    assert "volumes" not in SERVICES["worker"]
-    outputs = [
-        word.partition("=")[2] for word in SERVICES["worker"]["command"] if word.startswith(("--jsonl", "--skip"))
-    ]
     (folder,) = last("VOLUME").words or []
+    volumes = [SERVICES[name]["volumes"] for name in WORKERS]
+    outputs = [
+        word.partition("=")[2] for word in SERVICES["worker-1"]["command"] if word.startswith(("--jsonl", "--skip"))
+    ]
+
+    assert volumes == [[f"{name}:{folder}"] for name in WORKERS]
     assert outputs
     assert all(output.startswith(f"{folder}/") for output in outputs)
 
 
-@pytest.mark.parametrize("name", ["worker", "dashboard"])
+@pytest.mark.parametrize("name", [*WORKERS, "dashboard"])
 def test_the_commands_are_understood(name: str) -> None:
     """Issue 6, point 4"""
     assert misread([filled(word) for word in SERVICES[name]["command"]]) is None
@@ -297,11 +304,11 @@ def test_the_commands_are_understood(name: str) -> None:
 
 def test_a_worker_has_time_to_end() -> None:
     """U17: eight seconds for what is under way"""
-    assert SERVICES["worker"]["stop_signal"] == "SIGTERM"
-    assert int(SERVICES["worker"]["stop_grace_period"].removesuffix("s")) >= 15
+    assert SERVICES["worker-1"]["stop_signal"] == "SIGTERM"
+    assert int(SERVICES["worker-1"]["stop_grace_period"].removesuffix("s")) >= 15
 
 
-@pytest.mark.parametrize("path", ["Dockerfile", "compose.yaml", "deploy/curtsy-crawl.service"])
+@pytest.mark.parametrize("path", ["Dockerfile", "compose.yaml", *UNITS, *MANIFESTS])
 def test_every_variable_that_is_set_means_something(path: str) -> None:
     """C7"""
     known = {key.variable for key in keys().values()} | OTHER_VARIABLES
@@ -334,7 +341,7 @@ def server() -> Iterator[RedisServer]:
 def start_worker(folder: Path, site: Site, server: RedisServer, pause: float = 0.0) -> Process[str]:
     """The worker's own command, in a folder that stands for its volume."""
     folder.mkdir(exist_ok=True)
-    arguments = [filled(word).replace("/var/lib/curtsy", str(folder)) for word in SERVICES["worker"]["command"]]
+    arguments = [filled(word).replace("/var/lib/curtsy", str(folder)) for word in SERVICES["worker-1"]["command"]]
     arguments[1] = site.url("/")
     environment = {
         "PATH": os.environ["PATH"], "HOME": str(folder), "XDG_STATE_HOME": str(folder), "CURTSY_STORE": server.url,
@@ -420,29 +427,32 @@ def test_the_units_are_understood_by_systemd(tmp_path: Path) -> None:
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("systemd-analyze is not here: it comes with systemd")
-    for name in ("curtsy-crawl.service", "curtsy-crawl.timer"):  # our program is not where a server would have it
-        (tmp_path / name).write_text((DEPLOY / name).read_text().replace("/opt/curtsy/bin/curtsy", "/bin/true"))
+    for path in [*UNITS, "deploy/curtsy-crawl.timer"]:  # our program is not where a server would have it
+        text = (ROOT / path).read_text().replace("/opt/curtsy/bin/curtsy", "/bin/true")
+        (tmp_path / Path(path).name.replace("@", "@1")).write_text(text)
 
     done = subprocess.run(
         [program, "verify", "--man=no", *sorted(tmp_path.iterdir())], capture_output=True, text=True, check=False
     )
 
-    complaints = [line for line in done.stderr.splitlines() if "curtsy-crawl" in line]
+    complaints = [line for line in done.stderr.splitlines() if "curtsy-" in line]
     assert complaints == []
     assert done.returncode == 0, done.stderr
 
 
-def test_the_command_of_the_service_is_understood() -> None:
+@pytest.mark.parametrize("path", UNITS)
+def test_the_command_of_the_service_is_understood(path: str) -> None:
     """Issue 6, point 3"""
-    program, *arguments = shlex.split(unit("curtsy-crawl.service")["Service"]["ExecStart"])
+    program, *arguments = shlex.split(unit(path)["Service"]["ExecStart"])
 
     assert Path(program).name == "curtsy"
     assert misread([filled(word).replace("%S", "/var/lib") for word in arguments]) is None
 
 
-def test_the_service_tells_ends_from_failures() -> None:
+@pytest.mark.parametrize("path", UNITS)
+def test_the_service_tells_ends_from_failures(path: str) -> None:
     """Conventions: exit codes"""
-    service = unit("curtsy-crawl.service")["Service"]
+    service = unit(path)["Service"]
 
     assert {int(code) for code in service["SuccessExitStatus"].split()} == {Exit.LATER, Exit.INTERRUPTED}
     assert {int(code) for code in service["RestartPreventExitStatus"].split()} == {
@@ -452,19 +462,107 @@ def test_the_service_tells_ends_from_failures() -> None:
     assert int(service["TimeoutStopSec"]) >= 15
 
 
-def test_the_service_is_nobody_and_writes_to_its_own_folders_alone() -> None:
-    """Issue 6, point 4"""
-    service = unit("curtsy-crawl.service")["Service"]
+@pytest.mark.parametrize(
+    ("path", "folder", "state"), [(UNITS[0], "curtsy", "%S"), (UNITS[1], "curtsy-worker/%i", "%S/curtsy-worker/%i")]
+)
+def test_the_service_is_nobody_and_writes_to_its_own_folders_alone(path: str, folder: str, state: str) -> None:
+    """Issue 6, point 4; issue 17, 4: each worker has folders of its own"""
+    service = unit(path)["Service"]
 
     assert service["DynamicUser"] == "yes"
     assert service["ProtectSystem"] == "strict"
-    assert service["StateDirectory"] == service["CacheDirectory"] == "curtsy"
-    assert "XDG_STATE_HOME=%S" in service["Environment"]
+    assert service["StateDirectory"] == service["CacheDirectory"] == folder
+    assert f"XDG_STATE_HOME={state}" in service["Environment"].split()
 
 
 def test_the_timer_has_a_service() -> None:
     """Issue 6, point 3"""
-    timer = unit("curtsy-crawl.timer")["Timer"]
+    timer = unit("deploy/curtsy-crawl.timer")["Timer"]
 
     assert timer["OnCalendar"]
     assert (DEPLOY / "curtsy-crawl.service").exists()
+
+
+# Kubernetes
+
+
+def resources(path: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((ROOT / path).read_text()))
+
+
+PODS = {
+    each["metadata"]["name"]: each["spec"]["template"]["spec"]
+    for path in MANIFESTS
+    for each in resources(path)
+    if "template" in each["spec" if "spec" in each else "data"]
+}
+"""Specifications of the pods, by the name of their set, deployment or job."""
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_pod_has_few_rights_and_a_version(name: str) -> None:
+    """Issue 17, 4"""
+    pod = PODS[name]
+    [container] = pod["containers"]
+
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert not pod["automountServiceAccountToken"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert "limits" in container["resources"]
+    assert container["image"] in (f"curtsy:{curtsy.__version__}", SERVICES["store"]["image"])
+
+
+@pytest.mark.parametrize("name", [name for name in PODS if name != "curtsy-store"])
+def test_the_command_of_a_pod_is_understood(name: str) -> None:
+    """Issue 17, 4"""
+    [container] = PODS[name]["containers"]
+
+    assert misread([word.replace("$(CRAWL_SEED)", "https://example.org/") for word in container["args"]]) is None
+    assert not any("$(" in word.replace("$(CRAWL_SEED)", "") for word in container["args"])
+
+
+def test_what_a_manifest_refers_to_is_in_it() -> None:
+    """Issue 17, 4: volumes, settings, services, and the pods that the store admits"""
+    found = resources("deploy/kubernetes/workers.yaml")
+    names = {(each["kind"], each["metadata"]["name"]) for each in found}
+
+    for each in found:
+        if each["kind"] == "StatefulSet":
+            assert ("Service", each["spec"]["serviceName"]) in names
+            claims = {claim["metadata"]["name"] for claim in each["spec"]["volumeClaimTemplates"]}
+            volumes = claims | {volume["name"] for volume in each["spec"]["template"]["spec"]["volumes"]}
+            [container] = each["spec"]["template"]["spec"]["containers"]
+            assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+            assert claims
+        if each["kind"] in ("StatefulSet", "Deployment"):
+            labels = each["spec"]["template"]["metadata"]["labels"]
+            assert each["spec"]["selector"]["matchLabels"] == labels == {"app": each["metadata"]["name"]}
+    [container] = PODS["curtsy-worker"]["containers"]
+    [folder] = last("VOLUME").words or []
+    assert {"name": "state", "mountPath": folder} in container["volumeMounts"]
+    assert {name for _, name in names} >= {"curtsy", "curtsy-store", "curtsy-worker", "curtsy-dashboard"}
+
+
+def test_a_pod_has_time_to_end_and_its_ends_are_told_from_failures() -> None:
+    """U17, conventions: exit codes"""
+    [_, job] = resources("deploy/kubernetes/job.yaml")
+    rules = {rule["action"]: rule.get("onExitCodes") for rule in job["spec"]["podFailurePolicy"]["rules"][:2]}
+
+    assert min(PODS[name]["terminationGracePeriodSeconds"] for name in ("curtsy-worker", "curtsy-job")) >= 15
+    assert set(rules["FailJob"]["values"]) == {Exit.USAGE, Exit.REFUSED, Exit.BAD_STATUS, Exit.CONFIGURATION}
+    assert set(rules["Ignore"]["values"]) == {Exit.LATER, Exit.INTERRUPTED}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("path", MANIFESTS)
+def test_a_manifest_is_valid_by_the_published_schema(path: str) -> None:
+    """Issue 17, 4"""
+    program = python_with("kubernetes-validate").with_name("kubernetes-validate")
+
+    done = subprocess.run([program, "--strict", ROOT / path], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr.count("passed") + done.stdout.count("passed") == len(resources(path))

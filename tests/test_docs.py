@@ -42,8 +42,10 @@ HASTE = {
 }
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-NEEDS_MORE = {"docker.md", "systemd.md", "dashboard.md", "crawl-on-many-machines.md"}
+NEEDS_MORE = {"docker.md", "systemd.md", "kubernetes.md", "engines.md", "dashboard.md", "crawl-on-many-machines.md"}
 """Pages whose commands need more than a site: a daemon, root, a server."""
+ENGINES = "engines.md"
+"""Page whose programs need engines; `test_engines.py` runs them."""
 KINDS = {"Tutorial": "tutorial", "How-to": "how-to", "Reference": "reference", "Explanation": "explanation"}
 
 
@@ -180,7 +182,9 @@ def test_a_page_can_be_followed_in_an_empty_folder(page: Path, site: Site, tmp_p
     assert code == 0, f"{page.name}:\n{out}\n{err}"
 
 
-@pytest.mark.parametrize("page", [page for page in with_blocks("python") if page not in followed()], ids=named)
+@pytest.mark.parametrize(
+    "page", [page for page in with_blocks("python") if page.name != ENGINES and page not in followed()], ids=named
+)
 def test_the_code_of_a_page_runs(page: Path, site: Site, tmp_path: Path) -> None:
     """Conventions: every code block is run by a test"""
     program = moved("\n".join(blocks(page, "python")), site)
@@ -196,7 +200,7 @@ def test_the_code_of_a_page_runs(page: Path, site: Site, tmp_path: Path) -> None
 def test_the_code_of_the_pages_is_sound_to_a_type_checker(tmp_path: Path) -> None:
     """Conventions: typed for its users; what they copy is what they check"""
     pytest.importorskip("mypy", reason='pip install "curtsy[check]"')
-    pages = with_blocks("python")
+    pages = [page for page in with_blocks("python") if page.name != ENGINES]
     for page in pages:
         name = re.sub(r"\W", "_", named(page))
         (tmp_path / f"{name}.py").write_text("\n".join(blocks(page, "python")))
