@@ -5,7 +5,8 @@ The keys of a partition begin with the base in KEYS[1]:
     :state      hash    counters, clock correction, and size of the set of seen URLs
     :hosts      hash    each host ever seen: due instant, leased URLs, their limit, pages, owner, registered domain, and
                         its queued URLs if they are few
-    :fresh      list    hosts that were never due, by the instant they were added: at most one of a registered domain
+    :fresh      list    hosts that were never due, by the instant they were added, each with its first URLs if they are
+                        few: at most one host of a registered domain
     :due        zset    registered domains with hosts in `:due:<d>`, by the instant since which they wait for a turn
     :due:<d>    zset    hosts of the registered domain d with queued and no leased URLs, by the instant they are due
     :mine:<w>   zset    hosts of which worker w has leased some URLs and may lease more

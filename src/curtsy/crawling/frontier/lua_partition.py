@@ -44,7 +44,8 @@ while at < #ARGV do
   end
   if is_compact and is_unknown and new > 0 and is_new(ARGV[at + 6]) then
     host.is_fresh = true
-    redis.call('RPUSH', FRESH, struct.pack('>d', now) .. name)
+    redis.call('RPUSH', FRESH, struct.pack('>d', now) .. cmsgpack.pack({name, host.lone or ''}))
+    host.lone = nil -- a small hash is much smaller than a large one, and a list always is
   end
   if is_unknown or host.limit ~= limit or is_compact and new > 0 then
     host.limit = limit
@@ -102,7 +103,14 @@ local function take_fresh()
       return
     end
     redis.call('LPOP', FRESH)
-    local host = get_host(string.sub(head, 9))
+    local name, lone = string.sub(head, 9), ''
+    if string.byte(name) == 0x92 then -- an array; entries of earlier versions are names alone
+      name, lone = unpack(cmsgpack.unpack(name))
+    end
+    local host = get_host(name)
+    if lone ~= '' then
+      put(host, string.sub(lone, 1, 8), string.sub(lone, 9, 14), cmsgpack.unpack(string.sub(lone, 15)))
+    end
     local turn = redis.call('ZSCORE', DUE, host.site) -- which the domain keeps
     host.is_fresh = false
     set_host(host)
