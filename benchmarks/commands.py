@@ -42,12 +42,15 @@ LIMIT = 120.0
 """Maximum seconds of a command."""
 
 
-def run_command(report: Report, words: list[str], folder: str) -> None:
-    """Report the seconds and the peak memory of a command of curtsy, over at most three rounds."""
+def run_command(report: Report, words: list[str], folder: str, seconds: float = 1) -> None:
+    """Report the seconds and the peak memory of a command of curtsy, over at most three rounds.
+
+    Its goal is so many `seconds`.
+    """
     name, found = f"curtsy {' '.join(words)}", [_run(words, folder)]
     while len(found) < 3 and found[-1][0] < 10:
         found.append(_run(words, folder))
-    report.add(f"{name}, time", [seconds for seconds, _ in found], "s", at_most=1)
+    report.add(f"{name}, time", [taken for taken, _ in found], "s", at_most=seconds)
     report.add(f"{name}, peak of the memory", [peak for _, peak in found], "MB", at_most=100)
 
 
@@ -121,7 +124,8 @@ def cache(report: Report) -> None:
         stall = asyncio.run(_keep(count, count * 9 // 10 * (BODY + 400)))
         report.add("written", time.monotonic() - began, "s")
         report.add("longest stall", stall, "ms", at_most=50)
-        run_command(report, ["cache", "ls"], folder)
+        run_command(report, ["cache", "ls", "--limit", "100"], folder)
+        run_command(report, ["cache", "ls"], folder, 5)
 
 
 def counters(report: Report) -> None:

@@ -1,6 +1,7 @@
 """Report: the rows of the benchmarks as JSON lines, and one table of them.
 
     python -m benchmarks.report [FOLDER]     print the table of the last run
+    python -m benchmarks.report --write      also write it to the documentation, and its rows to the README
 
 A figure is the median of its rounds; the range is that of the rounds. A row with a goal is reached or missed.
 """
@@ -8,9 +9,11 @@ A figure is the median of its rounds; the range is that of the rounds. A row wit
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +21,9 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).parents[1]
+README, FIGURES = ROOT / "README.md", ROOT / "docs" / "explanation" / "performance.md"
+
+HEADER = "| benchmark | row | figure | goal | |\n|---|---|---|---|---|"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,16 @@ class Row:
         """Return the figure with its unit, and its range if the rounds differ."""
         spread = "" if self.low == self.high else f" ({number(self.low)}–{number(self.high)})"
         return f"{number(self.figure)} {self.unit}{spread}"
+
+    @property
+    def place(self) -> str:
+        """Return the cells of the table that identify the row."""
+        return f"| {self.benchmark} | {self.title}: {self.name} |"
+
+    @property
+    def line(self) -> str:
+        """Return the line of the table."""
+        return f"{self.place} {self.shown} | {self.goal} | {self.verdict} |"
 
     @property
     def goal(self) -> str:
@@ -120,23 +136,41 @@ def run(benchmark: str, doc: str | None, parts: Mapping[str, Callable[[Report], 
         parts[name](report)
 
 
-def print_table(folder: Path) -> None:
-    """Print the rows with a goal of all benchmarks as one Markdown table."""
+def judged_rows(folder: Path) -> list[Row]:
+    """Return the rows of all benchmarks that have a goal."""
     rows = [
         Row(**json.loads(line)) for file in sorted(folder.glob("*.jsonl")) for line in file.read_text().splitlines()
     ]
-    judged = [row for row in rows if row.goal]
-    is_quick = folder == folder_for(True)
+    return [row for row in rows if row.goal]
+
+
+def print_table(folder: Path) -> None:
+    """Print the rows with a goal of all benchmarks as one Markdown table."""
+    judged, is_quick = judged_rows(folder), folder == folder_for(True)
     print(f"\nPython {platform.python_version()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}")
     if is_quick:
         print("Quick run: the sizes are too small for the goals.")
-    print("\n| benchmark | row | figure | goal | |\n|---|---|---|---|---|")
+    print(f"\n{HEADER}")
     for row in judged:
-        verdict = "" if is_quick else row.verdict
-        print(f"| {row.benchmark} | {row.title}: {row.name} | {row.shown} | {row.goal} | {verdict} |")
+        print(row.line.removesuffix(f"{row.verdict} |") + "|" if is_quick else row.line)
     if not is_quick:
         print(f"\n{sum(row.verdict == 'reached' for row in judged)} of {len(judged)} goals reached.")
 
 
+def write_table(rows: Sequence[Row], figures: Path = FIGURES, readme: Path = README) -> None:
+    """Replace the table of the documentation, and the figures that the README quotes from it."""
+    before, _, after = figures.read_text().partition(HEADER)
+    reached = sum(row.verdict == "reached" for row in rows)
+    before = re.sub(r"\d+ of \d+ goals are reached", f"{reached} of {len(rows)} goals are reached", before)
+    rest = itertools.dropwhile(lambda line: line.startswith("|"), after.lstrip("\n").splitlines())
+    figures.write_text("\n".join([before + HEADER, *(row.line for row in rows), *rest, ""]))
+    lines = {row.place: row.line for row in rows}
+    quoted = (lines.get("|".join([*line.split("|")[:3], ""]), line) for line in readme.read_text().splitlines())
+    readme.write_text("\n".join([*quoted, ""]))
+
+
 if __name__ == "__main__":
-    print_table(Path(sys.argv[1]) if len(sys.argv) > 1 else folder_for(False))
+    given = [word for word in sys.argv[1:] if word != "--write"]
+    print_table(Path(given[0]) if given else folder_for(False))
+    if "--write" in sys.argv:
+        write_table(judged_rows(Path(given[0]) if given else folder_for(False)))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.pages import KINDS, LINKS, page
-from benchmarks.report import ROOT, Report, print_table
+from benchmarks.report import FIGURES, HEADER, README, ROOT, Report, Row, print_table, write_table
 
 from curtsy.core.url import Url, parse_url
 from curtsy.crawling.extract.page import extract
@@ -67,3 +67,20 @@ def test_a_benchmark_runs_and_writes_its_rows(name: str, tmp_path: Path) -> None
     rows = [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
     assert rows
     assert {row["benchmark"] for row in rows} == {name}
+
+
+def test_the_readme_quotes_rows_of_the_table_in_the_documentation(tmp_path: Path) -> None:
+    """Issue 16, point 9: one table that the README quotes; both are written by one command"""
+    rows = FIGURES.read_text().splitlines()
+    quoted = [line for line in README.read_text().splitlines() if line.startswith(("| crawl |", "| fetch |"))]
+    assert len(quoted) == 4
+    assert set(quoted) <= set(rows)
+
+    figures, readme = tmp_path / "figures.md", tmp_path / "readme.md"
+    new = Row("crawl", "one", "speed", 2.0, "x", 2.0, 2.0, at_least=1.0)
+    figures.write_text(f"9 of 9 goals are reached.\n\n{HEADER}\n| crawl | one: speed | 1 x | old | |\n\nend\n")
+    readme.write_text(f"# demo\n{HEADER}\n| crawl | one: speed | 1 x | old | |\nend\n")
+    write_table([new], figures, readme)
+
+    assert figures.read_text() == f"1 of 1 goals are reached.\n\n{HEADER}\n{new.line}\n\nend\n"
+    assert readme.read_text() == f"# demo\n{HEADER}\n{new.line}\nend\n"
