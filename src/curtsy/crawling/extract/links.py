@@ -26,6 +26,8 @@ _PLAIN = re.compile(r"(?:[A-Za-z0-9_.~!$&'()*+,;=:@/?-]++|%(?:[89A-F][0-9A-F]|2[
 # A host that is canonical and no address, and the beginning of a path.
 _ABSOLUTE = re.compile(r"https?://(?=[^/]{1,253}/)(?!-)(?:[a-z0-9_-]{1,63}\.)++[a-z]{2,63}/(?!/)")
 _UNSURE = frozenset(".?")
+# Characters with which a relative path begins that is below the folder of its page.
+_NAMES = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_~-")
 LONG = 2000
 """Characters of an href from which on it is always parsed."""
 
@@ -78,6 +80,9 @@ class Joiner:
 
         With `is_plain`, the caller has checked that it is short, and has only plain characters and no fragment.
         """
+        is_below = is_plain and href[:1] in _NAMES and ":" not in href and "/." not in href
+        if is_below and (folder := self._folders.get("") or self._folder("")):
+            return folder + href
         page = href if is_plain or "#" not in href else href.partition("#")[0]
         if is_plain or (len(href) < LONG and _PLAIN.fullmatch(page)):
             if page[:1] == "/":
