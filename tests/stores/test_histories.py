@@ -20,7 +20,7 @@ from curtsy.core.errors import PolicyError
 from curtsy.core.host import Host
 from curtsy.core.policy import Policy
 from curtsy.core.time import SECOND
-from curtsy.engine.gate_steps import amended, charge, foresee, give_back, look, settled, take
+from curtsy.engine.gate_steps import Request, amended, charge, foresee, give_back, settled, take
 from curtsy.stores import AsyncStore, Step
 from curtsy.testing import FakeClock
 from tests.stores.places import Awaited, InFile, InMemory, OnServer, Place
@@ -181,7 +181,7 @@ def happen(stores: Stores, key: str, policy: Policy, event: Event | Foresee | To
 
 
 def ask(stores: Stores, key: str, policy: Policy, event: Ask) -> Decision:
-    looked: Decision = stores.update(key, look(policy, page=event.page, count=event.count))
+    looked: Decision = stores.update(key, Request(key, policy, page=event.page, count=event.count).look())
     decision: Decision
     decision, epoch = stores.update(key, charge(policy, event.roll, page=event.page, count=event.count))
     assert looked == decision

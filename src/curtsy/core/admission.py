@@ -127,11 +127,17 @@ def _wait(until: int, at: int, because: str) -> Wait | None:
 
 Rule = Callable[[Host, Policy, int, Case], No | Wait | None]
 
-BUDGET: tuple[Rule, ...] = (_budget_spent,)
-"""The rules for a host that has rested and has no request in flight."""
-
 PACE: tuple[Rule, ...] = (_budget_spent, _no_slot, _resting, _too_soon)
 """The rules for a host without a mark: no pause, trip, requested rest or Crawl-delay."""
+
+IDLE: dict[tuple[bool, bool], tuple[Rule, ...]] = {
+    (True, True): (_budget_spent,),
+    (True, False): (_budget_spent, _too_soon),
+    (False, True): (),
+    (False, False): (_too_soon,),
+}
+"""The rules for such a host without a rest or a request in flight, by whether it has a budget, and whether it has
+rested longer than any pace requires."""
 
 RULES: tuple[Rule, ...] = (
     _paused, _closed, _too_many_guests, _crawl_delay_too_long, _budget_spent,
@@ -199,18 +205,28 @@ def _rules(host: Host, at: int, case: Case) -> tuple[Rule, ...]:
     """Return the rules that can object."""
     if case.guest or host.paused_until or host.tripped_at or host.told_at or host.crawl_delay:
         return RULES
-    return BUDGET if case.is_rested and not case.places and host.retry_after_until <= at else PACE
+    if case.places or host.retry_after_until > at:
+        return PACE
+    return IDLE[case.spending is not None, case.is_rested]
 
 
 def _charged(host: Host, policy: Policy, case: Case, roll: float, scheduled: bool) -> tuple[Host, Go]:
     """Charge the request: return the record after it and the lease."""
     now, at, places, budget = case.now, case.now.at, case.places, case.spending
+    departed = host.sent_at
     serial = at if at > host.serial else host.serial + 1
     sent_at = _departure(host, policy, case) if scheduled else at
     lasts = policy.robots_lease if case.robots else policy.lease
     if policy.concurrency is not None or case.is_trial:
         place = Place(serial, at, at + (round(lasts * SECOND) if case.robots else policy.lease_us))
         places = (*places, place) if places else (place,)
+    spent = TOKEN
+    recent: tuple[int, ...] = ()
+    if not case.is_rested:
+        spent = case.count * TOKEN
+        if policy.interval_ns:
+            spent += spent_after(host.spent, sent_at - departed, policy)
+            recent = _recent(host, policy, case)
     day, earlier, jumped_at = host.day, host.earlier, host.jumped_at
     charged = requests_left = pages_left = None
     if case.guest:  # guests have their own allowance
@@ -227,8 +243,8 @@ def _charged(host: Host, policy: Policy, case: Case, roll: float, scheduled: boo
         offset=offset_at(now, host.offset),
         sent_at=sent_at,
         roll=ROLLS[int(roll * SIDES)],
-        spent=TOKEN if case.is_rested else spent_after(host.spent, sent_at - host.sent_at, policy) + case.count * TOKEN,
-        recent=() if case.is_rested else _recent(host, policy, case),
+        spent=spent,
+        recent=recent,
         serial=serial,
         places=places,
         earlier=earlier,
@@ -236,9 +252,9 @@ def _charged(host: Host, policy: Policy, case: Case, roll: float, scheduled: boo
         jumped_at=jumped_at,
         written_at=at,
     )
-    departed = host.sent_at if case.count == 1 else -1
     is_page = case.page and charged is not None
-    lease = Lease(serial, at, lasts, is_page, charged, case.is_trial, departed, host.spent)
+    sent_before = departed if case.count == 1 else -1
+    lease = Lease(serial, at, lasts, is_page, charged, case.is_trial, sent_before, host.spent)
     return left, Go(lease, requests_left, pages_left)
 
 
@@ -270,11 +286,12 @@ def paced(host: Host, policy: Policy, count: int = 1, crawl_delay: int = 0) -> t
 
     The pace consists of rate, pause and delays.
     """
-    sent_at = host.sent_at
-    latest, why = rate_ready(sent_at, host.spent, host.recent, policy, count), "rate"
-    paused = sent_at + pause(host.roll, policy)
-    if paused > latest:
-        latest, why = paused, "pause"
+    sent_at, why = host.sent_at, "rate"
+    latest = rate_ready(sent_at, host.spent, host.recent, policy, count) if policy.interval_ns else sent_at
+    if policy.pause_us or policy.pause_span_us:
+        paused = sent_at + pause(host.roll, policy)
+        if paused > latest:
+            latest, why = paused, "pause"
     if sent_at + policy.delay_us > latest:
         latest, why = sent_at + policy.delay_us, "delay"
     crawl_delay = crawl_delay if crawl_delay > host.crawl_delay else host.crawl_delay
@@ -298,8 +315,10 @@ def ready_in(host: Host, now: Now, policy: Policy) -> float:
     """
     if host.overrides:
         policy = overridden(policy, host.overrides)
-    ready_at = max(host.retry_after_until, paced(host, policy)[0] if host.sent_at else 0)
-    return max(0, ready_at - now.at) / SECOND
+    ready_at = host.retry_after_until
+    if host.sent_at and (paced_at := paced(host, policy)[0]) > ready_at:
+        ready_at = paced_at
+    return (ready_at - now.at) / SECOND if ready_at > now.at else 0.0
 
 
 def forecast(

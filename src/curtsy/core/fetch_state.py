@@ -8,7 +8,7 @@ import msgspec
 
 from curtsy.core import messages
 from curtsy.core.decision import Go, Late, No
-from curtsy.core.effects import Admitted, Enter, FetchRequest, Flow, World
+from curtsy.core.effects import Admitted, Enter, FetchRequest, World
 from curtsy.core.errors import Reason
 from curtsy.core.outcome import Kind, Outcome, classify, is_sent
 from curtsy.core.policy import Policies, Policy
@@ -29,6 +29,9 @@ UNHEARD = Outcome(Kind.ABANDONED)
 
 NO_TIME = 0.05
 """Seconds before a deadline from which on a timeout is the deadline's: timers fire slightly early."""
+
+NOT_ADMITTED = (No, Late)
+"""Answers of the gate that admit nothing."""
 
 PROXY_REST = 60.0
 """Seconds until a retry through a failed proxy makes sense."""
@@ -118,10 +121,10 @@ class FetchState(msgspec.Struct):
             return left
         return max_wait if left is None else min(left, max_wait)
 
-    def timeout(self, seconds: float) -> float:
-        """Return the timeout of a request in seconds, limited to the time left and at least 1 ms."""
+    def time_for(self, seconds: float) -> tuple[float, float | None]:
+        """Return the timeout of a request in seconds, limited to the time left and at least 1 ms; and the time left."""
         left = self.left()
-        return seconds if left is None else min(seconds, max(left, 0.001))
+        return (seconds, None) if left is None else (min(seconds, max(left, 0.001)), left)
 
     def has_another(self, url: Url, policy: Policy) -> bool:
         """Return whether the policy in force for a URL's host differs from `policy`."""
@@ -140,7 +143,7 @@ class FetchState(msgspec.Struct):
         """Return the user agent of a request."""
         return request.headers.get("user-agent") or self.policies.user_agent
 
-    def admission(
+    def enter(
         self,
         url: Url,
         policy: Policy,
@@ -150,24 +153,25 @@ class FetchState(msgspec.Struct):
         first: bool = False,
         crawl_delay: float = 0.0,
         guest: bool = False,
-    ) -> Flow[Admitted | No | Late]:
-        """Ask the gate for admission, and count the seconds waited.
+    ) -> Enter | None:
+        """Return the effect that asks the gate for admission; None if no time is left.
 
         `first`: the request goes before the whole queue, which waits for its result. `guest`: another site's robots.txt
         redirects here.
         """
-        if self.left() == 0:
-            return Late(0.0)
-        began = self.world.now()
-        ticket: Admitted | No | Late = yield Enter(
+        if self.ask.deadline is not None and self.left() == 0:
+            return None
+        return Enter(
             policy.key_for(url.domain), policy, page, robots, self.patience(), url.domain,
             round(crawl_delay * SECOND) if crawl_delay else 0,
             # After a start over a request keeps its position in the queue.
             -1.0 if first else self.began if self.had_its_turn else None,
             self.is_foreign or guest, guest,
         )  # fmt: skip
-        self.waited += self.world.now() - began if isinstance(ticket, No | Late) else ticket.waited
-        return ticket
+
+    def count_wait(self, answer: Admitted | No | Late, began: float) -> None:
+        """Count the seconds waited for the gate's answer, requested at `began`."""
+        self.waited += self.world.now() - began if isinstance(answer, NOT_ADMITTED) else answer.waited
 
     def is_cut_off(self, reply: Reply) -> bool:
         """Return whether a timeout was the caller's deadline, and not the host's fault."""

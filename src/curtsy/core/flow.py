@@ -31,17 +31,19 @@ from curtsy.core.effects import (
     World,
 )
 from curtsy.core.errors import Reason
-from curtsy.core.fetch_state import REDIRECTS, Again, FetchState, Refusal, not_admitted, redirect_target
+from curtsy.core.fetch_state import NOT_ADMITTED, REDIRECTS, Again, FetchState, Refusal, not_admitted, redirect_target
 from curtsy.core.outcome import Outcome, backoff, is_sent, is_worth_repeating, retry_after
 from curtsy.core.policy import Policy
 from curtsy.core.request import Failure, Headers, Reply, Request, Response
 from curtsy.core.result import FetchResult
 from curtsy.core.robots_flow import heed, judged, remembered, rules_for
-from curtsy.core.rules import Rules, crawl_delay
+from curtsy.core.rules import Known, Rules, crawl_delay
 from curtsy.core.url import InvalidUrl, Url, parse_url
 
 REPEATABLE = frozenset({"GET", "HEAD"})
 """Methods that are retried without the caller's permission."""
+
+_UNCACHED = Absent()
 
 # Header fields that follow a redirect to another origin: none of them can hold a secret (F25).
 _HARMLESS = frozenset(
@@ -192,13 +194,12 @@ def hop(request: Request, state: FetchState) -> Flow[Reply | Refusal | Again]:
     if refused is not None:
         return refused
 
-    found: Freshness = Absent()
-    kept: tuple[Entry, bytes] | None = None
-    if world.has_cache or world.cache_mode == "offline":
-        kept = yield Recall(request)
-        found = freshness(kept and kept[0], request, world.epoch(), world.cache_mode, world.stale_if_error)
-        if isinstance(found, Absent) and not found.may_ask:
-            return Refusal(Reason.NOT_IN_CACHE, messages.not_kept(url))
+    if not world.has_cache and world.cache_mode != "offline":
+        return (yield from exchange(request, _UNCACHED, policy, state))
+    kept: tuple[Entry, bytes] | None = yield Recall(request)
+    found = freshness(kept and kept[0], request, world.epoch(), world.cache_mode, world.stale_if_error)
+    if isinstance(found, Absent) and not found.may_ask:
+        return Refusal(Reason.NOT_IN_CACHE, messages.not_kept(url))
     body = kept[1] if kept else b""
     if isinstance(found, Stale) and found.may_serve_meanwhile and (yield Later(_alone(request, state))):
         return (yield from _served(request, found, body, policy, state))
@@ -281,39 +282,54 @@ def exchange(request: Request, found: Freshness, policy: Policy, state: FetchSta
     The retry policy decides whether to retry, admission decides when.
     """
     url, is_page = request.url, request.method != "HEAD"
-    permission = (yield from _permission(request, policy, state)) if policy.respect_robots else Permission()
+    permission: Permission | Refusal | Failure | Again = Permission()
+    if policy.respect_robots:
+        known = state.world.known_rules(url.origin, policy.robots_ttl)
+        permission = _heeded(known, request, policy, state) or (yield from _permission(known, request, policy, state))
     if not isinstance(permission, Permission):
         return permission
     sent = found.conditional(request) if isinstance(found, Stale) else request
     last: Reply | None = None
     while True:
-        ticket = yield from state.admission(url, policy, page=is_page, crawl_delay=permission.crawl_delay)
-        if isinstance(ticket, No | Late):
-            if last is None:
-                return not_admitted(url, policy, ticket)
-            # The retry is not admitted: the result keeps the last reply, and the seconds until a retry if known.
-            if not (isinstance(last, Failure) and last.is_lasting):
-                state.retry_after = ticket.needed if isinstance(ticket, Late) else ticket.retry_after
-            return last
+        enter, began = state.enter(url, policy, page=is_page, crawl_delay=permission.crawl_delay), state.world.now()
+        ticket: Admitted | No | Late = Late(0.0) if enter is None else (yield enter)
+        state.count_wait(ticket, began)
+        if isinstance(ticket, NOT_ADMITTED):
+            return not_admitted(url, policy, ticket) if last is None else _not_repeated(last, ticket, state)
         change = (yield from _change(request, permission, policy, state)) if ticket.waited else None
         if change is not None:
             yield PutBack(ticket)
             return change
         had_retry, state.has_retry = state.has_retry, False
-        timeout, left = state.timeout(policy.timeout), state.left()
-        reply: Reply | None = yield Send(sent, policy, ticket, timeout, policy.max_body, left=left)
+        timeout, left = state.time_for(policy.timeout)
+        reply: Reply | None = yield Send(sent, policy, ticket, timeout, policy.max_body, False, left)
         if reply is None:
             state.has_retry = had_retry
             continue
-        last = reply
-        if not (yield from _settle(request, reply, ticket, policy, state)):
+        last, outcome = reply, _outcome(request, reply, ticket, state)
+        is_temporary = is_worth_repeating(reply) and not state.is_cut_off(reply)
+        again = (yield from _retry(request, outcome, policy, state)) if is_temporary else None
+        state.has_retry = again is not None
+        settled: Settled = yield Settle(ticket, again or outcome)
+        _take_rest(settled, outcome, policy, state)
+        if again is None:
+            state.retry_after = _retry_after(outcome, settled, reply, policy, is_temporary)
             return reply
 
 
-def _permission(request: Request, policy: Policy, state: FetchState) -> Flow[Permission | Refusal | Failure | Again]:
-    """Get the rules of the origin and apply them to the request."""
+def _heeded(known: Known | None, request: Request, policy: Policy, state: FetchState) -> Permission | Refusal | None:
+    """Return the answer of known rules whose Crawl-delay is recorded already; None if it is not, or too long."""
+    delay = None if known is None else known.heeded.get(state.agent_of(request))
+    if known is None or delay is None or delay > policy.max_crawl_delay:
+        return None
+    return judged(known.rules, request, policy, state) or Permission(known.rules, delay)
+
+
+def _permission(
+    known: Known | None, request: Request, policy: Policy, state: FetchState
+) -> Flow[Permission | Refusal | Failure | Again]:
+    """Get the rules of the origin unless they are known, and apply them to the request."""
     url, policies = request.url, state.policies
-    known = state.world.known_rules(url.origin, policy.robots_ttl)
     if known is not None:
         rules: Rules | Refusal | Failure | Again = known.rules
     else:
@@ -364,42 +380,56 @@ def _change(
     return found.entry.response(kept[1], request.method, found.age)
 
 
-def _settle(request: Request, reply: Reply, ticket: Admitted, policy: Policy, state: FetchState) -> Flow[bool]:
-    """Record the consequences of a reply; return whether the request is to be retried."""
-    world, url = state.world, request.url
+def _outcome(request: Request, reply: Reply, ticket: Admitted, state: FetchState) -> Outcome:
+    """Count a reply and return its consequences for the host."""
     _count(reply, state)
     if isinstance(reply, Response):
-        world.take_cookies(url, reply.headers)
+        state.world.take_cookies(request.url, reply.headers)
     outcome = state.outcome(reply)
     state.go = _remaining(ticket.go, outcome)
-    is_temporary = is_worth_repeating(reply) and not state.is_cut_off(reply)
-    again = is_temporary and _may_retry(request, policy, state) and (yield MayRetry(url.domain))
-    state.has_retry = again
-    if again and outcome.retry_after is None:
-        pause = backoff(state.page_tries, policy.retry_delay, world.roll())
-        outcome = msgspec.structs.replace(outcome, rest=max(outcome.rest, pause))
-    settled: Settled = yield Settle(ticket, outcome)
-    state.next_in = max(settled.next_in, settled.open_for)
+    return outcome
+
+
+def _retry(request: Request, outcome: Outcome, policy: Policy, state: FetchState) -> Flow[Outcome | None]:
+    """Return the outcome of a temporary error that is to be retried, with the pause before that; None if it is not."""
+    if not (_may_retry(request, policy, state) and (yield MayRetry(request.url.domain))):
+        return None
+    if outcome.retry_after is not None:
+        return outcome
+    pause = backoff(state.page_tries, policy.retry_delay, state.world.roll())
+    return msgspec.structs.replace(outcome, rest=max(outcome.rest, pause))
+
+
+def _not_repeated(last: Reply, answer: No | Late, state: FetchState) -> Reply:
+    """Return the last reply of a request whose retry is not admitted; keep the seconds until a retry if known."""
+    if not (isinstance(last, Failure) and last.is_lasting):
+        state.retry_after = answer.needed if isinstance(answer, Late) else answer.retry_after
+    return last
+
+
+def _take_rest(settled: Settled, outcome: Outcome, policy: Policy, state: FetchState) -> None:
+    """Record how long the host must rest after a reply."""
+    state.next_in = settled.next_in if settled.next_in > settled.open_for else settled.open_for
     wanted = outcome.retry_after
     state.asked_for = wanted if wanted is not None and wanted > policy.max_retry_after else None
-    if not again:
+
+
+def _retry_after(outcome: Outcome, settled: Settled, reply: Reply, policy: Policy, is_temporary: bool) -> float | None:
+    """Return the seconds until the caller may retry; None if a retry is useless or the time unknown."""
+    if outcome.retry_after is not None:
         # A temporary error can be retried when the breaker closes, even if Retry-After is shorter.
-        if wanted is not None:
-            state.retry_after = max(min(wanted, policy.max_retry_after), settled.open_for)
-        elif is_temporary and not (isinstance(reply, Failure) and reply.is_lasting):
-            state.retry_after = settled.open_for or None
-        else:
-            state.retry_after = None
-    return bool(again)
+        return max(min(outcome.retry_after, policy.max_retry_after), settled.open_for)
+    is_lasting = isinstance(reply, Failure) and reply.is_lasting
+    return settled.open_for or None if is_temporary and not is_lasting else None
 
 
 def _count(reply: Reply, state: FetchState) -> None:
     """Count a try. A failed name lookup or a refused connection counts as a try, but not as a sent request."""
-    was_sent = is_sent(reply)
     state.has_tried = True
-    state.attempts += was_sent
-    state.retries += was_sent and state.page_sent
-    state.page_sent = state.page_sent or was_sent
+    if is_sent(reply):
+        state.attempts += 1
+        state.retries += state.page_sent
+        state.page_sent = True
     state.page_tries += 1
     state.bytes += reply.wire_bytes
     state.latency = reply.sent_ago
@@ -418,6 +448,8 @@ def _remaining(go: Go, outcome: Outcome) -> Go:
     Admission charges a request and a page. Settling refunds unsent requests, 304s and replies that are not pages.
     """
     requests, pages = go.requests_left, go.pages_left
+    if requests is None and pages is None:
+        return go
     if requests is not None:
         requests += outcome.is_free
     if pages is not None:

@@ -97,6 +97,10 @@ def classify(reply: Reply, epoch: float, *, robots: bool = False, foreign: bool 
     if isinstance(reply, Failure):
         return _classify_failure(reply, foreign)
     status, headers = reply.status, reply.headers
+    if 200 <= status < 300:
+        is_page = not robots and (bool(reply.body or reply.wire_bytes) or not reply.is_whole)
+        quota = exhausted_for(headers, epoch)
+        return Outcome(Kind.ANSWERED, status, True, is_page, None, 0.0, quota, reply.latency, reply.sent_ago, foreign)
     kind = _KINDS.get(status, Kind.FAILED if status >= 500 else Kind.ANSWERED)
     if kind is Kind.BLOCKED and robots:
         kind = Kind.ANSWERED
@@ -107,9 +111,7 @@ def classify(reply: Reply, epoch: float, *, robots: bool = False, foreign: bool 
         quota = retry_after(headers, epoch)  # RFC 9110, 10.2.3
     if after is None and quota is None:  # Retry-After takes precedence
         quota = exhausted_for(headers, epoch)
-    has_body = bool(reply.body or reply.wire_bytes) or not reply.is_whole
-    is_page = 200 <= status < 300 and has_body and not robots
-    return Outcome(kind, status, True, is_page, after, 0.0, quota, reply.latency, reply.sent_ago, foreign)
+    return Outcome(kind, status, True, False, after, 0.0, quota, reply.latency, reply.sent_ago, foreign)
 
 
 def _classify_failure(reply: Failure, foreign: bool) -> Outcome:

@@ -147,7 +147,7 @@ def _robots_txt(
                 yield PutBack(ticket)
                 return held
         asked = Request(url, "GET", headers if is_own else _agent_only(headers))
-        timeout, left = state.timeout(there.robots_timeout), state.left()
+        timeout, left = state.time_for(there.robots_timeout)
         reply: Reply | None = yield Send(asked, there, ticket, timeout, MOST + 1, cut=True, left=left)
         if reply is None:
             continue
@@ -191,7 +191,9 @@ def _ticket(
     url: Url, there: Policy, state: FetchState, *, is_own: bool, is_guest: bool
 ) -> Flow[Admitted | Found | Refusal | Again]:
     """Wait for admission of a request for robots.txt; `Again` if the settings have changed meanwhile."""
-    ticket = yield from state.admission(url, there, robots=True, first=is_own, guest=is_guest)
+    enter, began = state.enter(url, there, robots=True, first=is_own, guest=is_guest), state.world.now()
+    ticket: Admitted | No | Late = Late(0.0) if enter is None else (yield enter)
+    state.count_wait(ticket, began)
     if isinstance(ticket, No | Late):
         if is_own or isinstance(ticket, Late):
             return not_admitted(url, there, ticket)

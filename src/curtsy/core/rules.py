@@ -90,6 +90,9 @@ class Known(msgspec.Struct, frozen=True, gc=False):
     seconds: float
     """Seconds of remaining validity."""
 
+    heeded: dict[str, float] = {}
+    """Their Crawl-delay in seconds, by each user agent for which it is recorded."""
+
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
     """Task of fetching the rules, assigned to this process; with the previous record."""

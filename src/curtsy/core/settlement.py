@@ -28,7 +28,10 @@ def settle(host: Host | None, now: Now, policy: Policy, lease: Lease | None, out
     Without a lease, the caller reports a result (`record_success`, `record_failure`). Nothing was charged then, so no
     charge is corrected.
     """
-    host = fresh(now) if host is None else in_time(host, now)
+    if host is None:
+        host = fresh(now)
+    elif host.written_at > now.at or host.boot != now.boot:
+        host = in_time(host, now)
     if host.overrides:
         policy = overridden(policy, host.overrides)
     if lease is None:
@@ -44,7 +47,8 @@ def settle(host: Host | None, now: Now, policy: Policy, lease: Lease | None, out
 
 def consequence(host: Host, now: Now, policy: Policy) -> Settled:
     """Return the state of a host whose record was just written."""
-    return Settled(ready_in(host, now, policy), max(0, host.closed_until(policy) - now.at) / SECOND)
+    is_open = host.tripped_at or host.told_at
+    return Settled(ready_in(host, now, policy), max(0, host.closed_until(policy) - now.at) / SECOND if is_open else 0.0)
 
 
 def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Outcome) -> Host:
@@ -59,13 +63,15 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
         if place.number == lease.number:
             until = place.until
             if not outcome.keeps_slot:
-                places = tuple([each for each in places if each is not place])
-    # No refund after the lease expired: its holder counts as dead, even if it returns.
-    is_free, is_no_page = outcome.is_free, lease.page and not outcome.page
-    # No refund after the calendar jumped either: the charged day is then unknown.
-    if (is_free or is_no_page) and at < until and lease.day is not None and host.jumped_at <= lease.left_at:
-        day = refunded(day, lease.day, int(is_free), int(is_no_page))
-        earlier = refunded(earlier, lease.day, int(is_free), int(is_no_page))
+                places = tuple([each for each in places if each is not place]) if len(places) > 1 else ()
+            break
+    if lease.day is not None:
+        is_free, is_no_page = outcome.is_free, lease.page and not outcome.page
+        # No refund after the lease expired: its holder counts as dead, even if it returns. No refund after the calendar
+        # jumped either: the charged day is then unknown.
+        if (is_free or is_no_page) and at < until and host.jumped_at <= lease.left_at:
+            day = refunded(day, lease.day, int(is_free), int(is_no_page))
+            earlier = refunded(earlier, lease.day, int(is_free), int(is_no_page))
     if outcome.sent and outcome.sent_ago is not None:
         really = at - round(outcome.sent_ago * SECOND)
         if recent and lease.left_at < really <= at and lease.left_at in recent:
@@ -83,6 +89,8 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
 def _adapted(host: Host, at: int, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
     """Apply rests, and adapt the delay to the status."""
     is_trouble, retry_after = outcome.kind in _TROUBLE, outcome.retry_after
+    if not (is_trouble or outcome.rest or outcome.quota or host.delay):
+        return host
     told = outcome.quota or 0.0
     if retry_after is not None and is_trouble:
         told = max(told, retry_after)
@@ -167,6 +175,8 @@ def _meaning(outcome: Outcome, policy: Policy) -> tuple[bool, bool]:
     With any status, a quota window longer than `obey_retry_after` is a block. So is such a Retry-After if `on_429` is
     `obey`. The breaker then refuses the next request with a retry time instead of making it wait.
     """
+    if outcome.kind not in _TROUBLE and outcome.quota is None and outcome.retry_after is None:
+        return False, False
     obeyed = policy.obey_retry_after
     if (outcome.quota or 0.0) > obeyed or ((outcome.retry_after or 0.0) > obeyed and policy.on_429 == "obey"):
         return False, True

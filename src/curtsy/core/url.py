@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import re
 from base64 import b64encode
-from dataclasses import field
 from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
@@ -33,7 +32,7 @@ class Url(msgspec.Struct, frozen=True):
     domain: str
     """Key of pace, budget and breaker: the host, with its port unless that is the scheme's default."""
 
-    credentials: str | None = field(default=None, repr=False)
+    credentials: str | None = None
     """`user:password` as given in the URL; never shown, and not part of `text`."""
 
     def __repr__(self) -> str:
@@ -74,6 +73,11 @@ _URL = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<slashes>//)?(?P<authority>[^/?#\\]*)(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?(?:#.*)?",
     re.DOTALL,
 )
+_CANONICAL = re.compile(
+    r"(https?)://([a-z0-9.-]+(?::[0-9]+)?)(/[A-Za-z0-9\-._~:/\[\]@!$&'()*+,;=]*(?:\?[A-Za-z0-9\-._~:/?\[\]@!$&'()*+,;=]*)?)"
+)
+"""Pattern of URLs that are canonical already, unless they have dot segments or another spelling of the host."""
+
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _PATH = re.compile(r"[^?#]*")
 _AUTHORITY = re.compile(r"(?:(?P<user>.*)@)?(?P<host>\[[^\]]*\]|[^:]*)(?::(?P<port>[0-9]*))?", re.DOTALL)
@@ -110,11 +114,12 @@ def parse_url(text: str, base: Url | None = None) -> Url | InvalidUrl:
     """
     if not isinstance(text, str):
         return InvalidUrl(repr(text)[:100], "it is not text")
-    text = without_blanks(text)
+    if not text.isprintable() or " " in text:
+        text = without_blanks(text)
     if len(text) > MAX_URL:
         return _too_long(text, len(text))
     given = text if base is None else _joined(base, text)
-    return _parse(given) if len(given) <= REMEMBERED else _parse.__wrapped__(given)
+    return _parse(given) if len(given) <= REMEMBERED else _parse_any(given)
 
 
 def without_blanks(text: str) -> str:
@@ -159,6 +164,17 @@ def _too_long(given: str, length: int) -> InvalidUrl:
 
 @lru_cache(maxsize=4096)
 def _parse(given: str) -> Url | InvalidUrl:
+    canonical = _CANONICAL.fullmatch(given)
+    if canonical is not None and "/." not in given:
+        scheme, authority, target = canonical.groups()
+        place = _place(scheme, authority)
+        if not isinstance(place, str) and place[2] == authority:
+            return Url(given, scheme, place[0], place[1], target, authority)
+    return _parse_any(given)
+
+
+def _parse_any(given: str) -> Url | InvalidUrl:
+    """Parse a URL in any spelling."""
     if not given:
         return InvalidUrl(given, "it is empty")
     found = _URL.fullmatch(given)

@@ -244,7 +244,7 @@ class Context:
         if found is None or ttl < found[3]:
             return None
         left = found[1] - self.now()
-        return Known(found[0], left) if left > 0 else None
+        return Known(found[0], left, found[2]) if left > 0 else None
 
     def put_back_retry(self) -> None:
         """Return a retry that was granted but not sent."""
@@ -290,12 +290,7 @@ class Context:
 def limits_of(effect: Send) -> Limits:
     """Return the limits for one request."""
     limits = Limits.of(effect.policy)
-    if (
-        effect.timeout == limits.timeout
-        and effect.max_body == limits.max_body
-        and not effect.cut
-        and effect.left is None
-    ):
+    if effect.left is None and not effect.cut and effect.timeout == limits.timeout:
         return limits
     return replace(
         limits,

@@ -25,7 +25,7 @@ from curtsy.core.host import Host
 from curtsy.core.outcome import Outcome
 from curtsy.core.policy import Policy
 from curtsy.core.time import SECOND
-from curtsy.engine.gate_steps import Request, amended, charge, foresee, give_back, look, settled, take, uncharged
+from curtsy.engine.gate_steps import Request, amended, foresee, give_back, settled, take, uncharged
 from curtsy.engine.store_driver import Procedure, Sleep, StoreDriver, Update
 from curtsy.engine.timers import SystemTimers, Timers, Waiter
 from curtsy.engine.wait_queue import queues_of
@@ -140,7 +140,7 @@ class Gate:
         asked_at = self.timers.now()
         if has_rate and (queues.is_queued(GLOBAL) or not queues.take_prepaid(asked_at)):
             return None
-        step = charge(request.policy, self.roll(), **request.case)
+        step = request.charge(request.policy, self.roll())
         proposed = self.driver.store.propose(request.key, step) if may_propose else NOT_NOW
         answer, proposal = (update_now(request.key, step), None) if proposed is NOT_NOW else proposed
         decision, epoch = (None, 0) if answer is NOT_NOW else answer
@@ -337,7 +337,7 @@ class _Admission:
             self._request = current
         request, asked_at = self._request, self._timers.now()
         policy = self._gate.shared_out(request.policy)
-        charged = Shared(charge(policy, self._gate.roll(), **request.case))
+        charged = Shared(request.charge(policy, self._gate.roll()))
         answer = yield Update(self._key, charged, partial(self._revert, request, refund))
         if answer is NOT_NOW:
             yield from self._return_token(refund)
@@ -414,7 +414,7 @@ class _Admission:
         """
         queues, waiter = self._queues, self._waiter
         changes = queues.changes(self._key)
-        decision: Decision = yield Update(self._key, look(self._request.policy, **self._request.case))
+        decision: Decision = yield Update(self._key, self._request.look())
         if not isinstance(decision, Go):
             return decision
         ahead, _ = queues.join(GLOBAL, waiter, host=self._key.removeprefix("host:"))
@@ -450,7 +450,7 @@ class _Admission:
         if current is request and self._queues.changes(self._key) == changes:
             return None, changes
         self._request, changes = current, self._queues.changes(self._key)
-        decision: Decision = yield Update(self._key, look(current.policy, **current.case))
+        decision: Decision = yield Update(self._key, current.look())
         return None if isinstance(decision, Go) else decision, changes
 
     def _wait_for_global_turn(self, overall: Policy, ahead: int) -> Procedure[Wait | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Required, TypedDict, Unpack
 
 import msgspec
 
@@ -16,17 +15,6 @@ from curtsy.core.policy import Policy
 from curtsy.core.settlement import consequence, settle
 from curtsy.core.time import Now
 from curtsy.stores import Step
-
-
-class Case(TypedDict, total=False):
-    """Arguments of `admit()` that describe a request."""
-
-    page: Required[bool]
-    robots: bool
-    count: int
-    crawl_delay: int
-    foreign: bool
-    guest: bool
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
@@ -80,13 +68,17 @@ class Request(msgspec.Struct, frozen=True, gc=False):
             return self
         return msgspec.structs.replace(self, key=key, policy=policy, overall=overall)
 
-    @property
-    def case(self) -> Case:
-        """Return the arguments of the steps that admit the request."""
-        return {
-            "page": self.page, "robots": self.robots, "count": self.count, "crawl_delay": self.crawl_delay,
-            "foreign": self.foreign, "guest": self.guest,
-        }  # fmt: skip
+    def charge(self, policy: Policy, roll: float) -> Step[tuple[Decision, int]]:
+        """Return the step that admits and charges the request; see `charge()`."""
+        return charge(
+            policy, roll, page=self.page, robots=self.robots, count=self.count, crawl_delay=self.crawl_delay,
+            foreign=self.foreign, guest=self.guest,
+        )  # fmt: skip
+
+    def look(self) -> Step[Decision]:
+        """Return the step that decides without changing the record."""
+        charged = self.charge(self.policy, 0.0)
+        return lambda host, now: (host, charged(host, now)[1][0])
 
     def foresee(self, ahead: int, more: int) -> Step[float]:
         """Return the step that computes the minimum wait in seconds.
@@ -96,11 +88,24 @@ class Request(msgspec.Struct, frozen=True, gc=False):
         return foresee(self.policy, ahead, self.crawl_delay, more, self.count)
 
 
-def charge(policy: Policy, roll: float, **case: Unpack[Case]) -> Step[tuple[Decision, int]]:
+def charge(
+    policy: Policy,
+    roll: float,
+    *,
+    page: bool,
+    robots: bool = False,
+    count: int = 1,
+    crawl_delay: int = 0,
+    foreign: bool = False,
+    guest: bool = False,
+) -> Step[tuple[Decision, int]]:
     """Return the step that admits and charges; it answers the decision and its epoch in microseconds."""
 
     def step(host: Host | None, now: Now) -> tuple[Host | None, tuple[Decision, int]]:
-        host, decision = admit(host, now, policy, roll, **case)
+        host, decision = admit(
+            host, now, policy, roll, page=page, robots=robots, count=count, crawl_delay=crawl_delay, foreign=foreign,
+            guest=guest,
+        )  # fmt: skip
         return host, (decision, now.epoch)
 
     return step
@@ -114,11 +119,6 @@ def uncharged(policy: Policy, lease: Lease, count: int = 1) -> Step[None]:
         return amend(host, now, policy, Return(lease, count)), None
 
     return step
-
-
-def look(policy: Policy, **case: Unpack[Case]) -> Step[Decision]:
-    """Return the step that decides without changing the record."""
-    return lambda host, now: (host, admit(host, now, policy, **case)[1])
 
 
 def foresee(policy: Policy, ahead: int, crawl_delay: int = 0, more: int = 0, count: int = 1) -> Step[float]:

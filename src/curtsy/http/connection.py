@@ -86,6 +86,9 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         """Timer for that time. It is reused for later waits, because a timer for each wait takes longer."""
 
+        self._timer_at = math.inf
+        """Loop time of the timer; infinite without one."""
+
         self._poll: Callable[[int], list[Any]] | None = None
 
     def start(self, transport: asyncio.Transport) -> None:
@@ -110,8 +113,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_wide:
             self._set_receive_buffer(NARROW)
             self._is_wide = False
-        transport = self.transport
-        if transport.is_closing() or self._is_lost:
+        transport = self._transport
+        assert transport is not None, "the connection has not started"
+        if self._is_lost or transport.is_closing():
             raise ReplyError(Reason.CONNECTION_ERROR, "the connection was closed before anything was written")
         self.response, self._taken = ResponseReader(max_head, has_body), 0
         transport.write(head + body if body else head)
@@ -171,13 +175,15 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_reusable(self) -> bool:
         """Return whether another request may use the connection: nothing is left to read or to write."""
-        response, transport = self.response, self.transport
-        is_over = response.is_reusable and response.is_complete and not (self._is_lost or transport.is_closing())
-        return is_over and not transport.get_write_buffer_size()
+        response, transport = self.response, self._transport
+        if transport is None or self._is_lost or not (response.is_reusable and response.is_complete):
+            return False
+        return not (transport.is_closing() or transport.get_write_buffer_size())
 
     def is_silent(self) -> bool:
         """Return whether an idle connection is open: no data or close has arrived, processed by the loop or not."""
-        if self.transport.is_closing():
+        transport = self._transport
+        if transport is None or transport.is_closing():
             return False
         if self._poll is None:
             self._poll = _poller(self._socket.fileno())
@@ -214,10 +220,10 @@ class Connection(asyncio.BufferedProtocol):
             if self._transport is not None:
                 self._transport.abort()
             return
-        response.feed(bytes(self._buffer[:nbytes]))
+        response.feed(self._buffer[:nbytes])
         if response.error is not None:
             self.abort()
-        elif response.received - self._taken > READ_AHEAD and not response.is_complete and not self._is_paused:
+        elif not response.is_complete and response.received - self._taken > READ_AHEAD and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()
         self._wake()
@@ -239,25 +245,25 @@ class Connection(asyncio.BufferedProtocol):
     def _input_until(self, until: float) -> asyncio.Future[bool]:
         """Return a future of the next input; its result is False if there is none until a loop time."""
         self._until = until
-        if until < math.inf and (self._timer is None or self._timer.when() > until):
+        if until < self._timer_at:
             self._stop_timer()
-            self._timer = self._loop.call_at(until, self._time_out)
-        self._waiter = self._loop.create_future()
-        return self._waiter
+            self._timer, self._timer_at = self._loop.call_at(until, self._time_out), until
+        waiter = self._waiter = self._loop.create_future()
+        return waiter
 
     def _time_out(self) -> None:
-        self._timer = None
+        self._timer, self._timer_at = None, math.inf
         if self._waiter is None or self._waiter.done() or self._until == math.inf:
             return
         if self._loop.time() < self._until:  # the timer was set for an earlier wait
-            self._timer = self._loop.call_at(self._until, self._time_out)
+            self._timer, self._timer_at = self._loop.call_at(self._until, self._time_out), self._until
         else:
             self._waiter.set_result(False)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+            self._timer, self._timer_at = None, math.inf
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -8,6 +8,7 @@ import math
 import os
 import ssl
 import time
+from collections.abc import Mapping
 
 from curtsy.core.errors import Reason
 from curtsy.core.request import Failure, Headers, Reply, Request, Response
@@ -17,7 +18,7 @@ from curtsy.http.connection import STOOD_STILL, Connection, Route
 from curtsy.http.decoding import UnknownCoding, decoder_of
 from curtsy.http.pool import ConnectTimeout, Pool, ProxyFailed
 from curtsy.http.proxy import failure_at, login_wanted
-from curtsy.http.response import MAX_FIELDS, ReplyError
+from curtsy.http.response import MAX_FIELDS, ReplyError, ResponseReader
 from curtsy.http.tls import describe, is_plain
 
 ROOM_PAUSE = 0.05
@@ -145,7 +146,7 @@ class Exchange:
     async def _converse(self, connection: Connection) -> Reply:
         """Send the request on a connection and read the reply."""
         request, limits, proxy = self._request, self._limits, self._route.proxy
-        has_body = request.method.upper() != "HEAD"
+        has_body = request.method != "HEAD" and request.method.upper() != "HEAD"
         try:
             connection.send(self._head, request.body, max_head=limits.max_head, has_body=has_body)
             headers = await connection.read_head(self._deadline)
@@ -170,7 +171,8 @@ class Exchange:
             return self._fail(Reason.BAD_RESPONSE, why)
         body = b""
         if has_body and status not in (204, 304):
-            read = await self._read_body(connection, status, headers)
+            is_there = self._is_there(connection.response, headers.by_name)
+            read = connection.take() if is_there else await self._read_body(connection, status, headers)
             if not isinstance(read, Failure):
                 body = read
             elif 200 <= status < 300:
@@ -181,6 +183,17 @@ class Exchange:
         wire_bytes = len(body) if self._body is None else self._body.wire_bytes
         took = time.monotonic() - sent_at
         return Response(status, headers, body, took, head_at - sent_at, wire_bytes, self._is_whole)
+
+    def _is_there(self, response: ResponseReader, fields: Mapping[str, str]) -> bool:
+        """Return whether the whole body has been received, and needs neither a check nor decoding."""
+        most = self._limits.max_body
+        return (
+            response.is_complete
+            and self._sink is None
+            and (most is None or response.received <= most)
+            and "content-encoding" not in fields
+            and ("transfer-encoding" not in fields or fields["transfer-encoding"] == "chunked")
+        )
 
     async def _read_body(self, connection: Connection, status: int, headers: Headers) -> bytes | Failure:
         limits, sink = self._limits, self._sink
@@ -199,9 +212,6 @@ class Exchange:
                 sink = None
             if sink is not None and status in (200, 206):  # an error page need not be fast
                 connection.widen()
-            is_there = response.is_complete and not limits.cut and (most is None or response.received <= most)
-            if is_there and sink is None and decoder is None:
-                return connection.take()
             body = self._body = Body(limits, self._deadline, sink, decoder)
             read = await body.read(connection)
             self._is_whole = not body.is_cut

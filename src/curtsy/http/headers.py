@@ -99,11 +99,12 @@ _LOGIN = re.compile(r"^(\s*(?:[A-Za-z][A-Za-z0-9+.-]*:)?[/\\]{2})[^/?#\\]*@")
 
 def response_headers(fields: list[tuple[bytes, bytes]]) -> Headers:
     """Return received fields as text, without the credentials of a Location."""
-    headers = Headers(
-        [(name.decode("ascii"), (value.decode("ascii") if value.isascii() else _legible(name, value)).rstrip(" \t"))
-         for name, value in fields]
-    )  # fmt: skip
-    if "@" not in headers.by_name.get("location", ""):
+    try:
+        headers = Headers([(name.decode("ascii"), value.decode("ascii").rstrip(" \t")) for name, value in fields])
+    except UnicodeDecodeError:
+        headers = Headers([(name.decode("ascii"), _legible(name, value).rstrip(" \t")) for name, value in fields])
+    location = headers.by_name.get("location")
+    if location is None or "@" not in location:
         return headers
     return Headers(
         (name, _LOGIN.sub(r"\1", value) if name.lower() == "location" else value) for name, value in headers.fields

@@ -75,7 +75,8 @@ class Pool:
         """Idle connections, longest idle first."""
 
         self._by_route: dict[Route, list[Connection]] = {}
-        """Idle connections by route, last used last."""
+        """Idle connections by route, last used last. A route without one may have an empty list while a connection is
+        open."""
 
         self._connections: set[Connection] = set()
         """All open connections."""
@@ -130,9 +131,10 @@ class Pool:
 
     def reuse(self, route: Route) -> Connection | None:
         """Return an idle connection, or None. The caller must give it back."""
-        while found := self._by_route.get(route):
-            connection = found[-1]
-            self._take_out(connection)
+        idle = self._by_route.get(route)
+        while idle:
+            connection = idle.pop()
+            del self._idle[connection]
             if connection.is_silent():
                 return connection
             connection.close()
@@ -208,11 +210,15 @@ class Pool:
     def give_back(self, connection: Connection, *, is_kept: bool) -> None:
         """Keep a connection if its exchange succeeded (`is_kept`). Closes the longest idle one above the limit."""
         self.had_room_at = connection.idle_since = self.time()
-        if not is_kept or not connection.is_reusable or self.is_closed:
+        if not is_kept or self.is_closed or not connection.is_reusable:
             connection.close()
             return
         self._idle[connection] = None
-        self._by_route.setdefault(connection.route, []).append(connection)
+        idle = self._by_route.get(connection.route)
+        if idle is None:
+            self._by_route[connection.route] = [connection]
+        else:
+            idle.append(connection)
         if len(self._idle) > self._most_idle:
             self._close_idle(next(iter(self._idle)))
         if self._sweeper is None:
@@ -220,13 +226,7 @@ class Pool:
 
     def _take_out(self, connection: Connection) -> None:
         del self._idle[connection]
-        others = self._by_route[connection.route]
-        if others[-1] is connection:
-            others.pop()
-        else:
-            others.remove(connection)
-        if not others:
-            del self._by_route[connection.route]
+        self._by_route[connection.route].remove(connection)
 
     def _close_idle(self, connection: Connection) -> None:
         self._take_out(connection)
@@ -237,6 +237,8 @@ class Pool:
         self._connections.discard(connection)
         if connection in self._idle:
             self._take_out(connection)
+        if not self._by_route.get(connection.route, True):
+            del self._by_route[connection.route]
 
     async def shed(self) -> bool:
         """Close all idle connections, to make room. Return whether there were any."""

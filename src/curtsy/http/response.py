@@ -22,6 +22,9 @@ from curtsy.http.tls import describe
 MAX_FIELDS = 1000
 """Largest number of header fields in a response; real sites have fewer than a hundred."""
 
+HEAD_STEP = 4096
+"""Bytes of a head that are parsed at once: nearly always all of them, and few of a body are copied twice."""
+
 MAX_FRAMING = 4 * 1024 * 1024
 """Bytes that a chunked body may have in addition to twice its content: chunk sizes, extensions and trailers. Some
 programs send each byte in a chunk of its own, which takes six bytes. The limit admits such a page of a megabyte."""
@@ -37,6 +40,10 @@ class ReplyError(Exception):
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
+
+
+def _head_too_large() -> ReplyError:
+    return ReplyError(Reason.TOO_LARGE, "the head of the answer is too large")
 
 
 class _Expects(Enum):
@@ -108,8 +115,8 @@ class ResponseReader:
         self.is_reusable = False
         """True if another request may use the connection after the response."""
 
-    def feed(self, data: bytes) -> None:
-        """Process received data. Errors are recorded in `error`."""
+    def feed(self, data: bytes | memoryview) -> None:
+        """Process received data, of which parts are copied. Errors are recorded in `error`."""
         try:
             while data and self._expects is _Expects.HEAD:
                 data = self._feed_head(data)
@@ -150,22 +157,23 @@ class ResponseReader:
         self.is_complete = self.error is None
         self.is_reusable = is_reusable
 
-    def _feed_head(self, data: bytes) -> bytes:
+    def _feed_head(self, data: bytes | memoryview) -> bytes | memoryview:
         """Parse the next part of a head. Return the data after it."""
+        head = bytes(data[:HEAD_STEP])
         if self._parser is None:
-            if not data.startswith(b"H"):
-                begun = data.lstrip(b"\r\n")  # RFC 9112, 2.2: empty lines before a message
-                self._spend_head(len(data) - len(begun))
+            if not head.startswith(b"H"):
+                begun = head.lstrip(b"\r\n")  # RFC 9112, 2.2: empty lines before a message
+                self._spend_head(len(head) - len(begun))
                 if begun and not begun.startswith(b"H"):  # llhttp accepts RTSP and ICE
                     raise ReplyError(Reason.BAD_RESPONSE, "no readable answer: it is not HTTP")
-                return begun
+                return data[len(head) - len(begun) :]
             self._open_parser()
-        searched = self._tail + data
+        searched = self._tail + head
         found = _HEAD_END.search(searched)
-        end = len(data) if found is None else found.end() - len(self._tail)
+        end = len(head) if found is None else found.end() - len(self._tail)
         self._spend_head(end)
         self._tail = searched[-2:]
-        head = data[:end]
+        head = head[:end]
         if b"\0" in head:  # RFC 9110, 5.5: dangerous in a field's value, and invalid elsewhere
             raise ReplyError(Reason.BAD_RESPONSE, "no readable answer: its head has a NUL byte")
         self._parse(head, "no readable answer")
@@ -178,7 +186,7 @@ class ResponseReader:
     def _spend_head(self, size: int) -> None:
         self._head_left -= size
         if self._head_left < 0 or len(self.fields) > MAX_FIELDS:
-            raise ReplyError(Reason.TOO_LARGE, "the head of the answer is too large")
+            raise _head_too_large()
 
     def _open_parser(self) -> None:
         self._in_head, self._is_ended, self._tail, self.fields = True, False, b"", []
@@ -188,7 +196,7 @@ class ResponseReader:
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
 
-    def _parse(self, data: bytes, what: str) -> None:
+    def _parse(self, data: bytes | memoryview, what: str) -> None:
         assert self._parser is not None
         try:
             self._parser.feed_data(data)
@@ -206,7 +214,8 @@ class ResponseReader:
         status, version = parser.get_status_code(), parser.get_http_version()
         if version not in _VERSIONS:
             raise ReplyError(Reason.BAD_RESPONSE, f"no readable answer: its version is {version}")
-        self._spend_head(0)
+        if len(self.fields) > MAX_FIELDS:
+            raise _head_too_large()
         headers = response_headers(self.fields)
         fields = headers.by_name
         names = "".join(fields)
@@ -217,7 +226,8 @@ class ResponseReader:
             return
         self.status, self.headers = status, headers
         coding, length = fields.get("transfer-encoding"), fields.get("content-length")
-        self.length = None if length is None else whole_number(length)
+        if length is not None:
+            self.length = whole_number(length)
         if not self._has_body or status < 200 or status in (204, 304):
             self._end(is_reusable=self.is_reusable)
             return
@@ -234,7 +244,7 @@ class ResponseReader:
         if not self._left:
             self._end(is_reusable=self.is_reusable)
 
-    def _feed_body(self, data: bytes) -> None:
+    def _feed_body(self, data: bytes | memoryview) -> None:
         if self._expects is _Expects.CHUNKS:
             self._feed_chunks(data)
             return
@@ -242,11 +252,11 @@ class ResponseReader:
         if left < 0:
             data = data[:left]
         self.received += len(data)
-        self.parts.append(data)
+        self.parts.append(bytes(data))
         if left <= 0:
             self._end(is_reusable=self.is_reusable and left == 0)
 
-    def _feed_chunks(self, data: bytes) -> None:
+    def _feed_chunks(self, data: bytes | memoryview) -> None:
         self._framed += len(data)
         try:
             self._parse(data, "the body's framing is broken")

@@ -247,14 +247,12 @@ class _Message:
 class LibraryLogger:
     """Standard logger with fields; the library itself uses it."""
 
-    __slots__ = ("_logger",)
+    __slots__ = ("_logger", "hears")
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-
-    def hears(self, level: int) -> bool:
-        """Return whether `level` is logged; call this before computing expensive fields."""
-        return self._logger.isEnabledFor(level)
+        self.hears = logger.isEnabledFor
+        """Function that returns whether a level is logged; call it before computing expensive fields."""
 
     def debug(self, msg: str, /, **fields: Any) -> None:
         """Log a detail for debugging."""
