@@ -320,6 +320,43 @@ def test_a_spool_that_is_gone_is_told(tmp_path: Path, caplog: pytest.LogCaptureF
     assert "--restart" in caplog.text
 
 
+async def test_a_part_that_was_stored_and_not_recorded_is_stored_again(bucket: Bucket, tmp_path: Path) -> None:
+    """As when the frontier fails after a durable flush: the same output is opened again, and gets other pages."""
+    output = Parts(f"{bucket.url}/pages.jsonl", "jsonl")
+    output.is_durable = True
+    output.place(tmp_path)
+    output.open(None)
+    state = record(output)
+    output.page(page(1))
+    output.flush()
+    output.close()
+
+    output.open(state)
+    output.page(page(2))
+    output.page(page(3))
+    record(output)
+    output.close()
+
+    assert bucket.urls("jsonl") == [page(2).url, page(3).url]
+    assert not bucket.unlisted
+
+
+def test_durable_parquet_on_this_machine_is_written_to_the_disk_in_parts_of_usual_size(tmp_path: Path) -> None:
+    output = Parts(tmp_path / "stored" / "pages.parquet", "parquet")
+    output.is_durable = True
+    output.place(tmp_path / "spool")
+    output.open(None)
+    for number in range(3):
+        output.page(page(number))
+        record(output)
+    finish(output)
+    output.close()
+
+    bucket = Bucket(f"file://{tmp_path}/stored", {})
+    assert sorted(bucket.files) == ["pages-00001.parquet", "pages.parquet.manifest.jsonl"]
+    assert len(bucket.urls("parquet")) == 3
+
+
 # Killed
 
 

@@ -126,7 +126,7 @@ class Committer:
         """
         if not finished:
             return any(each.is_behind for each in self._files)
-        if is_last or not any(each.is_rolled and each.is_durable for each in self._files):
+        if is_last or not any(each.is_stored_at_once for each in self._files):
             return True
         return waited >= GATHER or sum(each.bytes for each in finished) >= GATHERED
 
@@ -283,7 +283,7 @@ def _is_stream(output: Output) -> bool:
 def _may_be_lost(output: Output) -> bool:
     """Return whether an output has pages that the loss of this machine's disk may take with it."""
     if isinstance(output, FileOutput):
-        return not (output.is_rolled and output.is_durable)
+        return not output.is_stored_at_once
     return not isinstance(output, Examples)
 
 

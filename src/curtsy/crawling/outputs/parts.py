@@ -29,7 +29,7 @@ import msgspec
 from curtsy.core.errors import NotWritten, PolicyError
 from curtsy.core.time import span
 from curtsy.crawling.outputs.append_file import AppendFile, End, foreign, not_written, read_state, whole_lines
-from curtsy.crawling.outputs.destination import destination_of
+from curtsy.crawling.outputs.destination import destination_of, is_url
 from curtsy.crawling.outputs.jsonlines import BodyForm, JsonLines
 from curtsy.crawling.outputs.parquet import check_parquet, write_parquet
 from curtsy.crawling.outputs.protocol import FileOutput, Written
@@ -238,12 +238,15 @@ class Parts(FileOutput):
             self._file.open(None, whole_lines)
             self.check_new()
             return
+        # A part that was stored and never recorded gets other pages now, so it is stored again.
+        sealed = {each.number for each in found.sealed}
+        self._stored = {number: size for number, size in self._stored.items() if number in sealed}
         if found.manifest.size and not os.path.exists(self._file.path):
             os.makedirs(self._spool, exist_ok=True)
             self._destination.get(self._manifest_name, self._file.path)
         self._inner.open(found.spool)
         self._file.open(found.manifest, whole_lines)
-        self._remove_spools({found.part, *(each.number for each in found.sealed)})
+        self._remove_spools({found.part, *sealed})
         for part in found.sealed:
             if not os.path.exists(self._path_of(part)) and part.number not in self._stored:
                 self._miss(part)
@@ -283,6 +286,11 @@ class Parts(FileOutput):
         with self._restored():
             self._inner.skipped(skipped)
 
+    @property
+    def is_stored_at_once(self) -> bool:
+        """Return whether each flush stores a part: to be durable, a file is written to the disk, but not an object."""
+        return self.is_durable and is_url(self.path)
+
     def seal(self) -> None:
         """End the present part at the next flush, whatever its size."""
         self._is_ending = True
@@ -297,17 +305,18 @@ class Parts(FileOutput):
         return since is not None and not 0 <= time.time() - since < self._part_time
 
     def _flush(self) -> dict[str, Any]:
+        self._inner.is_durable = self.is_durable and not self.is_stored_at_once
         self._inner.flush()
         since = self._state.since
         if since is None and self._inner.size:
             since = time.time()
         self._state = msgspec.structs.replace(self._state, since=since)
-        is_due = self._is_ending or self.is_durable or self._is_old() or self._inner.size >= self._part_size
+        is_due = self._is_ending or self.is_stored_at_once or self._is_old() or self._inner.size >= self._part_size
         if is_due and self._inner.size:
             self._seal()
         self._is_ending = False
         for part in self._state.sealed:
-            if self.is_durable and part.number not in self._stored:
+            if self.is_stored_at_once and part.number not in self._stored:
                 self._stored[part.number] = self._store(part)
             if part.number in self._stored:
                 self._enlist(part)
@@ -349,9 +358,11 @@ class Parts(FileOutput):
         state = self._recorded
         if state is None or (self._delivery is not None and self._delivery.is_alive()):
             return
-        if self._delivery is not None and self._delivery.error is not None:
-            self._postpone(self._delivery.error)
+        if self._delivery is not None and (error := self._delivery.error) is not None:
             self._delivery = None
+            if not isinstance(error, NotWritten):
+                raise error
+            self._postpone(error)
         left = [each for each in state.sealed if each.number not in self._stored]
         if (left or state.manifest.size != self._listed_size) and (at_once or time.monotonic() >= self._next_try):
             self._delivery = _Delivery(lambda: self._store_all(left, state.manifest.size))
@@ -369,12 +380,15 @@ class Parts(FileOutput):
         """Store all recorded parts now. Raises NotWritten."""
         for _ in range(2):  # a thread that is at work may not know the latest parts
             self._deliver(at_once=True)
-            if (delivery := self._delivery) is not None:
-                delivery.join()
-                if (error := delivery.error) is not None:
-                    self._delivery = None
-                    place = f" Until then its pages are in {self._temporary}." if self._temporary else ""
-                    raise NotWritten(f"{error}{place}", error.path) from error
+            if self._delivery is not None:
+                self._delivery.join()
+        delivery, self._delivery = self._delivery, None
+        error = None if delivery is None else delivery.error
+        if isinstance(error, NotWritten):
+            place = f" Until then its pages are in {self._temporary}." if self._temporary else ""
+            raise NotWritten(f"{error}{place}", error.path) from error
+        if error is not None:
+            raise error
 
     def _store_all(self, parts: list[Sealed], manifest_size: int) -> None:
         for part in parts:
@@ -443,11 +457,11 @@ class _Delivery(threading.Thread):
     def __init__(self, work: Callable[[], None]) -> None:
         super().__init__(name="curtsy-parts", daemon=True)
         self._work = work
-        self.error: NotWritten | None = None
+        self.error: Exception | None = None
 
     def run(self) -> None:
         """Do the work; keep its error."""
         try:
             self._work()
-        except NotWritten as error:
+        except Exception as error:  # raised again by the thread of the crawl
             self.error = error

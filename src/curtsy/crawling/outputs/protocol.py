@@ -153,6 +153,11 @@ class FileOutput:
         self.open(None)
         self.close()
 
+    @property
+    def is_stored_at_once(self) -> bool:
+        """Return whether each flush stores a part at a distance."""
+        return False
+
     def seal(self) -> None:
         """End the present part at the next flush."""
 
