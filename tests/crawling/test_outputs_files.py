@@ -21,6 +21,7 @@ from curtsy.core.url import Url, parse_url
 from curtsy.crawling.outputs.folder import Folder
 from curtsy.crawling.outputs.jsonlines import BodyForm, JsonLines, PageEntry, encode, entry_of
 from curtsy.crawling.outputs.skipped import SkippedCsv
+from curtsy.crawling.outputs.tables import PagesCsv
 from curtsy.crawling.results import CrawledPage, SkippedUrl
 from tests.crawling.leaves import Leaf, leaves, page
 from tests.strategies import ANY
@@ -296,3 +297,17 @@ def test_the_table_has_no_secret_in_it(tmp_path: Path) -> None:
 
     assert "s3cret" not in str(rows_of(tmp_path, given))
     assert "s3cret" in str(rows_of(tmp_path / "open", given, mask_secrets=False))
+
+
+def test_a_table_of_pages_has_a_harmless_row_for_each(tmp_path: Path) -> None:
+    """F63: a title is the site's"""
+    output = PagesCsv(tmp_path / "pages.csv")
+    output.open(None)
+    output.page(page(1, title="=1+1\n2", directives=("noindex", "nofollow"), url=SECRET_URL))
+    output.close()
+
+    with (tmp_path / "pages.csv").open(newline="", encoding="utf-8") as file:
+        [row] = csv.DictReader(file, strict=True)
+    assert tuple(row) == PagesCsv.columns
+    assert (row["title"], row["status"], row["directives"]) == ("'=1+1 2", "200", "noindex nofollow")
+    assert "s3cret" not in str(row)

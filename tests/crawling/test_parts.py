@@ -360,9 +360,11 @@ def test_durable_parquet_on_this_machine_is_written_to_the_disk_in_parts_of_usua
 # Killed
 
 
-def kill_again_and_again(site: Site, bucket: Bucket, folder: Path, ending: str, kills: int, **more: Any) -> None:
-    """Kill a crawl at moments of its requests, and of its parts."""
-    pages, dice = 30 * kills, random.Random(f"{ending} {kills}")
+def kill_again_and_again(
+    site: Site, bucket: Bucket, folder: Path, ending: str, kills: int, *, each: int = 30, **more: Any
+) -> None:
+    """Kill a crawl of `each` pages per kill at moments of its requests, and of its parts."""
+    pages, dice = each * kills, random.Random(f"{ending} {kills}")
     build(site, "fan", pages)
     options: dict[str, Any] = {
         **QUICK, "seeds": site.url("/page/0"), "job": str(folder / "docs"), "max_concurrent": IN_FLIGHT,
@@ -442,7 +444,7 @@ def test_on_a_server_of_the_s3_protocol_too(
     site: Site, s3: Bucket, tmp_path: Path, ending: str, is_durable: bool
 ) -> None:
     """Killed again and again."""
-    kill_again_and_again(site, s3, tmp_path, ending, 10, durable=is_durable)
+    kill_again_and_again(site, s3, tmp_path, ending, 6, each=80, durable=is_durable)
 
 
 @pytest.mark.soak

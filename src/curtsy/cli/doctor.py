@@ -29,7 +29,12 @@ LITTLE_ROOM = 100 * 1024**2
 """Free bytes below which a disk causes a warning."""
 
 LIBRARIES = ("httptools", "msgspec", "pydantic", "rich", "click")
-EXTRAS = {"redis": ("redis", "a shared store"), "uvloop": ("fast", "speed")}
+EXTRAS = {
+    "redis": ("redis", "a shared store"),
+    "fsspec": ("remote", "outputs in object stores"),
+    "pyarrow": ("parquet", "Parquet"),
+    "uvloop": ("fast", "speed"),
+}
 """Optional libraries: extra of the package, and purpose."""
 
 

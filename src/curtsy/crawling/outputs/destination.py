@@ -105,7 +105,7 @@ class RemoteFolder:
         except ImportError as error:
             raise not_imported(f"{self.shown} needs the library fsspec", "fsspec", "remote", error) from error
         try:
-            self._files, self._root = fsspec.url_to_fs(url, **storage_options)
+            self._files, self._root = fsspec.core.url_to_fs(url, **storage_options)
         except ImportError as error:
             raise PolicyError(f"{self.shown} needs another library: {str(error).rstrip('.')}.") from error
         except ValueError as error:
