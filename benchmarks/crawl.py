@@ -27,6 +27,7 @@ from benchmarks.measure import homes, is_installed, memory, ratios, redis_server
 from benchmarks.report import ROOT, Report, run
 from benchmarks.site import Plan, Score, Site
 
+WITH_ADDON = "Scrapy with curtsy's add-on"
 JOBDIR = "Scrapy with JOBDIR and HTTPCACHE"
 LOOK = 0.05
 """Seconds between two looks at the memory of a crawler."""
@@ -59,6 +60,7 @@ MEMORY = Crawler("curtsy", {"store": "memory:", "cache": False})
 DEFAULT = Crawler("curtsy", {"job": "bench"})
 ON_REDIS = Crawler("curtsy", {"job": "bench"}, is_shared=True)
 SCRAPY = Crawler("scrapy", {})
+SCRAPY_ADDON = Crawler("scrapy-with-curtsy", {})
 SCRAPY_JOB = Crawler("scrapy", {"JOBDIR": "job", "HTTPCACHE_ENABLED": True})
 
 
@@ -250,7 +252,8 @@ def broad(report: Report) -> None:
     hosts, pages = (50, 3) if report.is_quick else (500, 20)
     title = f"{hosts} hosts of {pages} pages, pauses of 1 s"
     comparison = Comparison(report, title, Plan((pages,) * hosts, pause=1.0, latency=0.01), hosts, 30)
-    comparison.run({"Scrapy": SCRAPY, "memory": MEMORY, "as it comes": DEFAULT}, 1)
+    comparison.run({"Scrapy": SCRAPY, WITH_ADDON: SCRAPY_ADDON, "memory": MEMORY, "as it comes": DEFAULT}, 1)
+    comparison.over(WITH_ADDON, "Scrapy", 1)
     comparison.share("memory", 0.97)
     comparison.share("as it comes", 0.97)
 

@@ -12,7 +12,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
@@ -100,7 +100,18 @@ def scrapy(job: Job) -> None:
     runner.start()
 
 
-CRAWLERS: dict[str, Callable[[Job], float | None]] = {"curtsy": curtsy, "scrapy": scrapy}
+def scrapy_with_curtsy(job: Job) -> None:
+    """Crawl with Scrapy and curtsy's add-on."""
+    limits = {"preset": "own", "concurrency": job.per_host, "delay": job.pause, "allow_private": True}
+    addon = {"ADDONS": {"curtsy.adapters.scrapy.Addon": 300}, "CURTSY": limits | job.options}
+    scrapy(replace(job, options=addon))
+
+
+CRAWLERS: dict[str, Callable[[Job], float | None]] = {
+    "curtsy": curtsy,
+    "scrapy": scrapy,
+    "scrapy-with-curtsy": scrapy_with_curtsy,
+}
 
 
 if __name__ == "__main__":

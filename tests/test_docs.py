@@ -188,6 +188,8 @@ def test_a_page_can_be_followed_in_an_empty_folder(page: Path, site: Site, tmp_p
 def test_the_code_of_a_page_runs(page: Path, site: Site, tmp_path: Path) -> None:
     """Conventions: every code block is run by a test"""
     program = moved("\n".join(blocks(page, "python")), site)
+    for library in re.findall(r"curtsy\.adapters\.(\w+)", program):
+        pytest.importorskip(library)
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     if any(word in program for word in ("fetch", "crawl", "adapters")):  # not for pages that show what the settings are
         environment |= HASTE

@@ -22,14 +22,14 @@ from tests.client.fetching import AGENT
 from tests.support.site import Reply, Site, reset
 from tests.support.warm import Process
 
-LIBRARIES = ("aiohttp", "httpx", "httpx2", "requests")
+LIBRARIES = ("aiohttp", "httpx", "httpx2", "requests", "scrapy")
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_missing_library_is_named_with_its_extra(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Adapters: what to install"""
     module = f"curtsy.adapters.{library}"
-    monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, library, None)
 
     with pytest.raises(curtsy.PolicyError) as error:

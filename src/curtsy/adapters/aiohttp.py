@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self, Unpack
 
-from curtsy.adapters.hops import AsyncHops, Fields, Trouble, refusal
+from curtsy.adapters.hops import AsyncHops, Fields, Head, Trouble, refusal
 from curtsy.client import AsyncClient
 from curtsy.core import errors
 from curtsy.core.errors import PolicyError, Reason
@@ -94,8 +94,8 @@ class _Wire:
         self._request.headers.update(added)
         return await self._handler(self._request)
 
-    def head(self, native: aiohttp.ClientResponse) -> tuple[int, Headers]:
-        return native.status, Headers(native.headers.items())
+    def head(self, native: aiohttp.ClientResponse) -> Head:
+        return Head(native.status, Headers(native.headers.items()))
 
     def trouble(self, error: Exception) -> Trouble | None:
         return next((each for kind, each in _TROUBLES.items() if isinstance(error, kind)), None)

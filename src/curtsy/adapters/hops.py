@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from curtsy.blocking import Client, parts_of
 from curtsy.client import AsyncClient, session_of
-from curtsy.core.cache import entry_of
+from curtsy.core.cache import KEPT, KEPT_IF_SAID, entry_of
 from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.request import Failure, Headers, Reply, Request, Response, whole_number
@@ -34,6 +34,15 @@ _LIBRARYS_OWN = {
 }
 
 
+class Head(NamedTuple):
+    """Head of a response."""
+
+    status: int
+    headers: Headers
+    size: int | None = None
+    """Bytes of the body if it has come already; None if it is still to be read."""
+
+
 class Trouble(NamedTuple):
     """Meaning of an exception of a library."""
 
@@ -48,8 +57,8 @@ class Trouble(NamedTuple):
 class Wire(Protocol[Native]):
     """One request of a library, and its response."""
 
-    def head(self, native: Native) -> tuple[int, Headers]:
-        """Return status and headers of a response."""
+    def head(self, native: Native) -> Head:
+        """Return the head of a response."""
         ...
 
     def trouble(self, error: Exception) -> Trouble | None:
@@ -123,14 +132,16 @@ class _Exchange(Generic[Native]):
         return tuple(each for each in request.headers.fields if each[0].lower() in _ADDED and each[0] not in had)
 
     def came(self, native: Native) -> Response:
-        """Return the reply for the head of a response whose body is still to be read."""
+        """Return the reply for the head of a response, whose body may be still to be read."""
         self.native = native
-        status, headers = self._wire.head(native)
+        status, headers, size = self._wire.head(native)
         took = time.monotonic() - self._began
-        length = whole_number(headers.get("content-length"))
-        has_body = self._ask.method != "HEAD" and status not in (204, 304) and length != 0
-        reply = Response(status, headers, b"", took, took, (length or 0) if has_body else 0, not has_body)
-        self._reply = reply
+        is_whole = size is not None
+        if size is None:
+            size = whole_number(headers.get("content-length"))
+            is_whole = self._ask.method == "HEAD" or status in (204, 304) or size == 0
+            size = 0 if is_whole else size or 0
+        reply = self._reply = Response(status, headers, b"", took, took, size, is_whole)
         return reply
 
     def is_to_store(self, request: Request, reply: Response) -> bool:
@@ -139,7 +150,9 @@ class _Exchange(Generic[Native]):
         if not session.context.has_cache or self._ask.method != "GET" or self._ask.body is not None:
             return False
         most = session.policies.of(request.url.domain).max_body
-        return (most is None or reply.wire_bytes <= most) and entry_of(request, reply, session.epoch()) is not None
+        may_be_kept = reply.status in KEPT or reply.status in KEPT_IF_SAID
+        is_small = reply.is_whole or most is None or reply.wire_bytes <= most
+        return may_be_kept and is_small and entry_of(request, reply, session.epoch()) is not None
 
     def read(self, reply: Response, body: bytes) -> Response:
         """Return the reply with its whole body."""

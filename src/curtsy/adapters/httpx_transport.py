@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from types import ModuleType
 from typing import Any, ClassVar, Unpack
 
-from curtsy.adapters.hops import AsyncHops, BlockingHops, Fields, Trouble, refusal
+from curtsy.adapters.hops import AsyncHops, BlockingHops, Fields, Head, Trouble, refusal
 from curtsy.blocking import Client
 from curtsy.client import AsyncClient
 from curtsy.core import errors
@@ -113,8 +113,8 @@ class _Wire:
         self.request = request
         self.inner = inner
 
-    def head(self, native: Any) -> tuple[int, Headers]:
-        return native.status_code, Headers(native.headers.multi_items())
+    def head(self, native: Any) -> Head:
+        return Head(native.status_code, Headers(native.headers.multi_items()))
 
     def trouble(self, error: Exception) -> Trouble | None:
         return self.library.trouble(error)

@@ -11,7 +11,7 @@ from io import BytesIO
 from typing import Any, Self, Unpack
 from weakref import ref
 
-from curtsy.adapters.hops import BlockingHops, Fields, Trouble, refusal
+from curtsy.adapters.hops import BlockingHops, Fields, Head, Trouble, refusal
 from curtsy.blocking import Client
 from curtsy.core import errors
 from curtsy.core.errors import Reason
@@ -189,8 +189,8 @@ class _Wire:
             request.headers.update(added)
         return self._inner.send(request, **self._given)
 
-    def head(self, native: requests.Response) -> tuple[int, Headers]:
-        return native.status_code, Headers(native.headers.items())
+    def head(self, native: requests.Response) -> Head:
+        return Head(native.status_code, Headers(native.headers.items()))
 
     def trouble(self, error: Exception) -> Trouble | None:
         if isinstance(error, requests.ConnectionError) and isinstance(_cause(error), NewConnectionError):
