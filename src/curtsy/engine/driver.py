@@ -239,7 +239,8 @@ class Driver(StoreDriver):
         request = self.context.gate_request(effect, policies)
         is_current = policies.of(effect.domain) is effect.policy  # else the queue handles the changed settings
         # Alone, a request would only wait for the next turn of the event loop.
-        answer = self.gate.admit_now(request, may_propose=self._renewals.is_busy) if is_current else None
+        may_propose = not self.is_immediate and self._renewals.is_busy
+        answer = self.gate.admit_now(request, may_propose=may_propose) if is_current else None
         if answer is None:
             return self._queue(request, resources)
         resources.ticket = answer if isinstance(answer, Ticket) else None

@@ -151,7 +151,10 @@ class Gate:
             return Ticket(request.key, request.policy, decision, 0.0, good_until, epoch, proposal)
         if has_rate:
             queues.return_prepaid()
-        return decision if isinstance(decision, No) and proposal is None else None
+        if proposal is not None:  # the queue decides on the present record
+            proposal.is_void = True
+            return None
+        return decision if isinstance(decision, No) else None
 
     def confirm(self, ticket: Ticket) -> bool:
         """Write the charge of a ticket; return False if the ticket is void: nothing was charged."""

@@ -87,7 +87,9 @@ class StoreDriver:
         """True if the store never suspends, as with memory."""
         self.update_now: Callable[[str, Step[Any]], Any] = store.update_now
         """Function that tries an update in this thread, and returns NOT_NOW if it must wait."""
-        self.update_soon: Callable[[str, Step[Any]], Any] = store.update_soon
+        self.update_soon: Callable[[str, Step[Any]], Any] = (
+            store.update_now if store.is_immediate else store.update_soon
+        )
         """Function that does the same, but may write the change some milliseconds later."""
         self.background: set[asyncio.Future[Any]] = set() if background is None else background
         """Work that continues after its caller was cancelled: it completes or reverts changes of the store."""

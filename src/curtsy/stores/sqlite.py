@@ -247,7 +247,10 @@ class Writer:
         return self._inline.confirm(proposal)
 
     def _pending_calls(self, *, are_overdue: bool = False) -> list[_Call]:
-        """Return the calls of pending changes, which then count as unanswered; their proposals are void."""
+        """Return the calls of pending changes, which then count as unanswered; their proposals are void.
+
+        Requires `_gate`.
+        """
         taken = self._inline.take(are_overdue=are_overdue)
         self._unanswered += len(taken)
         return [_Call([(each.key, step) for step in each.steps], each.clock, is_awaited=False) for each in taken]

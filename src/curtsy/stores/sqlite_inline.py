@@ -85,7 +85,7 @@ class _Change:
     """Record after the steps."""
     now: Now
 
-    def __init__(self, key: str, clock: Clock, step: Step[Any] | None = None, before: _Change | None = None) -> None:
+    def __init__(self, key: str, clock: Clock, what: Step[Any] | Proposal, before: _Change | None = None) -> None:
         self.key = key
         self.clock = clock
         self.thread = get_ident()
@@ -94,8 +94,10 @@ class _Change:
         """Steps to run on the present row if `row` is outdated."""
         self.proposals: tuple[Proposal, ...] = () if before is None else before.proposals
         """Proposals by whose steps `record` was made, too. They are void if `row` is outdated."""
-        if step is not None:
-            self.steps = (*self.steps, step)
+        if isinstance(what, Proposal):
+            self.proposals = (*self.proposals, what)
+        else:
+            self.steps = (*self.steps, what)
         self.is_awaited = False
         """True if the last step has a caller, to which its exception propagates."""
         self.is_tried = False
@@ -184,7 +186,7 @@ class InlineUpdates:
         try:
             pending = self._take_free()
             changes = dict(pending)
-            change = self._planned(key, clock, step, pending.get(key), step)
+            change = self._planned(key, clock, step, step, pending.get(key))
             if change.is_tried:
                 changes.pop(key, None)
             else:  # the step decides on the present record, after pending changes are written
@@ -204,10 +206,9 @@ class InlineUpdates:
 
     def propose(self, key: str, step: Step[Answer], clock: Clock) -> tuple[Answer, Proposal] | NotNow:
         """Run a step on the record as last seen; return NOT_NOW if it must be run on the present one."""
-        if time.monotonic() < self._propose_at or (change := self._added(key, clock, step)) is None:
-            return NOT_NOW
         proposal = Proposal()
-        change.proposals = (*change.proposals, proposal)
+        if time.monotonic() < self._propose_at or (change := self._added(key, clock, step, proposal)) is None:
+            return NOT_NOW
         return change.answer, proposal
 
     def confirm(self, proposal: Proposal) -> bool:
@@ -264,10 +265,10 @@ class InlineUpdates:
         found = [key for key, change in list(self._pending.items()) if change.is_free]
         return {key: change for key in found if (change := self._pending.pop(key, None)) is not None}
 
-    def _added(self, key: str, clock: Clock, run: Step[Any], step: Step[Any] | None = None) -> _Change | None:
-        """Add a change to the pending ones by running `run`; return None if it needs the present record.
+    def _added(self, key: str, clock: Clock, step: Step[Any], what: Step[Any] | Proposal) -> _Change | None:
+        """Add a change by a step to the pending ones; return None if it needs the present record.
 
-        `step` runs again if another process has changed the record.
+        `what` is a proposal, or the step itself, which runs again if another process has changed the record.
         """
         is_known = key in self._seen or key in self._pending
         now = time.monotonic()
@@ -278,7 +279,7 @@ class InlineUpdates:
             if before is not None and not before.is_free:
                 return None
             before = self._pending.pop(key, None)  # another thread may have taken it
-            change = self._planned(key, clock, run, before, step)
+            change = self._planned(key, clock, step, what, before)
             if not self._pending and before is None:
                 self._pending_since = now
             if change.is_tried:
@@ -290,15 +291,15 @@ class InlineUpdates:
             self._file.turn.release()
 
     def _planned(
-        self, key: str, clock: Clock, run: Step[Any], before: _Change | None, step: Step[Any] | None
+        self, key: str, clock: Clock, step: Step[Any], what: Step[Any] | Proposal, before: _Change | None
     ) -> _Change:
-        """Return the change of a record by `run`, after a pending change. It is tried if the record is known."""
-        change = _Change(key, clock, step, before)
+        """Return the change of a record by a step, after a pending change. It is tried if the record is known."""
+        change = _Change(key, clock, what, before)
         if before is not None:
             if before.is_usable:
-                change.attempt(run, before.row, before.record)
+                change.attempt(step, before.row, before.record)
         elif (row := self._seen.get(key)) is not None:
-            change.attempt(run, row, row.record)
+            change.attempt(step, row, row.record)
         return change
 
     def _write(self, changes: list[_Change], pending: dict[str, _Change]) -> bool:
