@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from curtsy.core.longest_match import _MUCH_WORK, _Places
+from curtsy.core.longest_match import _MANY, _MUCH_WORK, _Places
 from curtsy.core.robots import MAX_BYTES, Robots, Verdict, parse, parse_for, product_token, token_of
 from curtsy.core.robots_lines import whole_lines
 from tests.support.bounds import slowness
@@ -220,6 +220,22 @@ def test_many_rules_give_the_verdict_of_a_slow_reader(rules: list[str], urls: li
     for url in urls:
         allowed, _ = slow_verdict(body.encode(), "a", url.encode())
         assert robots.verdict("a", f"https://example.org{url}").allowed is allowed
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=20, deadline=None)
+def test_many_wildcards_give_the_verdict_of_a_slow_reader(dice: random.Random) -> None:
+    """R3: patterns that are found by parts of their pieces, some of which are too short for that"""
+    pieces = ["".join(dice.choices("abc", k=dice.randint(1, 14))) for _ in range(2 * _MANY)]
+    rules = [f"/*{piece}{dice.choice(('', '$', '*c', f'*{dice.choice(pieces)}'))}" for piece in pieces]
+    body = "User-agent: *\n" + "".join(f"{dice.choice(('Allow', 'Disallow'))}: {rule}\n" for rule in rules)
+    robots = parse(body.encode())
+
+    for _ in range(20):
+        path = f"/{''.join(dice.choices('abc', k=dice.randint(0, 5)))}{dice.choice(pieces)}{dice.choice('abc')}"
+        allowed, deciding = slow_verdict(body.encode(), "a", path.encode())
+        verdict = robots.verdict("a", path)
+        assert (verdict.allowed, verdict.line in deciding) == (allowed, bool(deciding))
 
 
 @given(

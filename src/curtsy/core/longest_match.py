@@ -32,8 +32,16 @@ _Wildcard = tuple[int, int, str, list[str], str | None]
 
 The needle is the most selective piece: a path without it, or with another end, is skipped."""
 
-_Wildcards = tuple[int, int, list[_Wildcard]]
-"""Length of a literal prefix, octets in all pieces of its wildcard patterns, and these patterns by rank."""
+_Gram = tuple[str, ...]
+"""Successive characters, `_GRAM` of them."""
+
+_Grams = tuple[dict[_Gram, list[_Wildcard]], list[_Wildcard]]
+"""Patterns by a gram of their needle, which every path that they match contains; and those with a shorter needle."""
+
+_Wildcards = tuple[int, int, list[_Wildcard], _Grams | None]
+"""Length of a literal prefix, octets in all pieces of its wildcard patterns, and these patterns by rank.
+
+Many of them are also listed by the grams of their needles."""
 
 _Holding = tuple[_Rank, int, list[_Wildcards]]
 """Longest prefix rule, octets in all pieces of all wildcard patterns, and the patterns of each prefix."""
@@ -54,13 +62,18 @@ _escaped = re.compile("%[0-9A-Fa-f]{2}")
 _query_data = re.compile("%(?:2F|3A|3F|40|5B|5D)")
 
 _NO_RULE: _Rank = (0, -1)
+_RANK = itemgetter(0)
 _NEEDLES = 8
 """Pieces of a pattern, besides the last, among which its needle is chosen."""
+
+_GRAM, _MANY, _LONG_NEEDLE = 4, 32, 12
+"""Characters of a gram; number of patterns from which grams are faster than a search for each needle; and characters at
+the end of a needle among whose grams the rarest is chosen."""
 
 _MEMO = 1024
 """Prefixes whose candidates an index caches: a file may have tens of thousands of prefixes."""
 
-_PER_RULE, _PER_WILDCARD = 80, 320
+_PER_RULE, _PER_WILDCARD = 80, 640
 """Bytes of one pattern in an index besides its octets, slightly more than measured."""
 
 _LONG_PATH = 64
@@ -245,7 +258,9 @@ class _Index:
             return found
         is_hard = len(path) > _LONG_PATH and len(path) * octets > _MUCH_WORK
         searched: str | _Places = _Places(path) if is_hard else path
-        for start, _, patterns in wildcards:
+        for start, _, patterns, grams in wildcards:
+            if grams is not None and not is_hard and patterns[0][0] > found[0]:
+                patterns = _candidates(path, *grams)
             for rank, place, needle, pieces, tail in patterns:
                 if rank <= found[0]:
                     break
@@ -306,7 +321,34 @@ def _wildcards(start: int, patterns: list[tuple[int, int, str]]) -> _Wildcards:
         (rank, place, pieces[0] if len(pieces) == 1 else needle(pieces), pieces, tail)
         for rank, place, pieces, tail in found
     ]
-    return start, octets, split
+    return start, octets, split, _grams(split) if len(split) >= _MANY else None
+
+
+def _grams(patterns: list[_Wildcard]) -> _Grams:
+    """Return the patterns by the rarest gram of their needle, and those with a needle shorter than a gram."""
+    found: dict[_Gram, list[_Wildcard]] = {}
+    short: list[_Wildcard] = []
+    each_grams = [list(_grams_of(pattern[2][-_LONG_NEEDLE:])) for pattern in patterns]
+    counts = Counter(chain.from_iterable(each_grams))
+    for pattern, grams in zip(patterns, each_grams, strict=True):
+        if grams:
+            found.setdefault(min(grams, key=counts.__getitem__), []).append(pattern)
+        else:
+            short.append(pattern)
+    return found, short
+
+
+def _grams_of(text: str) -> Iterator[_Gram]:
+    """Return all successive characters of a text, `_GRAM` at a time."""
+    return zip(text, text[1:], text[2:], text[3:], strict=False)
+
+
+def _candidates(path: str, grams: dict[_Gram, list[_Wildcard]], short: list[_Wildcard]) -> list[_Wildcard]:
+    """Return the patterns by rank that a path can match."""
+    present = grams.keys() & _grams_of(path)
+    if not present:
+        return short
+    return sorted([*short, *chain.from_iterable(map(grams.__getitem__, present))], key=_RANK, reverse=True)
 
 
 def _cut(rest: str) -> tuple[list[str], str | None]:
