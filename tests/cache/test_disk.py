@@ -7,6 +7,8 @@ import hashlib
 import json
 import logging
 import os
+import subprocess
+import sys
 import time
 import zlib
 from collections.abc import Callable
@@ -24,10 +26,11 @@ import curtsy
 from curtsy.cache import entry_files
 from curtsy.cache.disk import DiskCache
 from curtsy.cache.entry_files import folder_name
+from curtsy.cache.file_index import ABANDONED
 from curtsy.cache.keys import MIB, Checked
 from curtsy.core.time import SECOND
 from curtsy.testing import FakeClock
-from tests.support.pages import NOW, fill, hold, page, url_of
+from tests.support.pages import NOW, ROOT, fill, hold, page, url_of
 
 URL = "https://example.org/a"
 HASH = hashlib.sha256(URL.encode()).hexdigest()
@@ -289,6 +292,27 @@ def test_what_killed_writers_left_is_removed_after_an_hour(tmp_path: Path) -> No
     assert len(names(tmp_path)) == 4
     assert (folder / "notes.txt").exists()
     assert cache.get(URL) is not None
+
+
+def test_pages_of_a_killed_writer_come_into_the_index_a_minute_later(tmp_path: Path) -> None:
+    """N7: pages are added to the index in batches, and the files are authoritative"""
+    with contextlib.closing(DiskCache(tmp_path)) as cache:
+        fill(cache, [0])
+        assert len(list(cache.entries())) == 1  # the folder has been scanned
+    program = """
+import os, signal, sys
+from curtsy.cache.disk import DiskCache
+from tests.support.pages import fill
+cache = DiskCache(sys.argv[1])
+fill(cache, range(1, 4))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, check=False)
+    assert killed.returncode != 0
+
+    with contextlib.closing(DiskCache(tmp_path, clock=FakeClock(epoch=time.time() + ABANDONED + 1))) as cache:
+        assert {entry.url for entry in cache.entries()} == {url_of(number) for number in range(4)}
+        assert cache.size == sum((tmp_path / name).stat().st_size for name in names(tmp_path))
 
 
 def open_files() -> list[str]:

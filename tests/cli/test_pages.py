@@ -189,7 +189,8 @@ def test_pages_that_cannot_be_removed_are_told_of(shell: Shell, snapshot: Snapsh
     """N6, U16"""
     place = shell.home / "pages"
     shell.env["CURTSY_CACHE_DIR"] = str(place)
-    DiskCache(place).keep(*page("https://example.org/a"))
+    with closing(DiskCache(place)) as kept:
+        kept.keep(*page("https://example.org/a"))
     done = subprocess.run(["mount", "--bind", place, place], capture_output=True, check=False)
     if done.returncode != 0:
         pytest.skip("no read-only view: a folder cannot be mounted here")

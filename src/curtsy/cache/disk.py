@@ -96,8 +96,9 @@ class DiskCache(PageCache):
     methods.
 
     An index in the folder, `.index.sqlite`, has the last use and the size of each page. A thread evicts pages by it,
-    from time to time. A folder without an index is scanned once. Later, `gc()` finds pages that were copied into it.
-    `PackedCache` takes half the time to store a page.
+    from time to time. Pages are added to it in batches: the last 64 of another process may be missing from a list. A
+    folder without an index is scanned once. Later, `gc()` finds pages that were copied into it. `PackedCache` takes
+    half the time to store a page.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """Index of the pages in a folder of files, and eviction by it: neither eviction nor a list scans the folder.
 
-The page files alone are authoritative: a hit does not read the index, and a missing or damaged index is built again. A
-page is added before its files are written, so that a killed process leaves no page outside the index. A row without
-files is removed when eviction or a list meets it.
+The page files alone are authoritative: a hit does not read the index, and a missing or damaged index is built again.
+Pages are added in batches. Before the first page of a batch is written, its writer is noted in the index. If the writer
+is killed, the note stays, and the folder is scanned again. A row without files is removed when eviction or a list meets
+it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import random
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -34,10 +36,16 @@ CHECKPOINT = 1000
 """Pages added between two checkpoints of the index, which limit its log to some 5 MB."""
 
 PATIENCE = 0.02
-"""Seconds to wait for another process's lock when a page is added. Then the next page adds both."""
+"""Seconds to wait for another process's lock when pages are added. Then the next page tries again."""
 
-MOST_MISSED = 1000
+MOST_WAITING = 1000
 """Pages held in memory while the index cannot be written."""
+
+DELAY = 5
+"""Seconds after which a page is added, if another one comes."""
+
+ABANDONED = 60
+"""Seconds after which a writer that is still noted counts as killed. If it lives, a scan has been in vain."""
 
 FORMAT = Format(
     application=0x63757269,
@@ -47,13 +55,14 @@ FORMAT = Format(
         "CREATE INDEX files_by_use ON files (used, size)",
         # A row says that all files of the folder are in the index.
         "CREATE TABLE scans (at INTEGER NOT NULL)",
+        "CREATE TABLE writers (id INTEGER PRIMARY KEY, at INTEGER NOT NULL)",
     ),
-    # Each added page is a transaction, which writes whole pages of the database to the log.
     pragmas=("page_size = 1024",),
 )
 
 # The connection that adds pages belongs to an event loop's thread, and a checkpoint may wait for the disk.
 _ADD_FORMAT = FORMAT._replace(pragmas=(*FORMAT.pragmas, "wal_autocheckpoint = 0"))
+_INTO = "INTO files VALUES (?, ?, ?, ?, ?, ?)"
 _SELECT = "SELECT id, stem, used, size FROM files"
 _LISTED = "SELECT id FROM files WHERE substr(host, 1, ?) = ? ORDER BY fetched DESC"
 
@@ -82,23 +91,43 @@ class FileIndex:
         path = os.path.join(root, NAME)
         self._adds = CacheFile(path, _ADD_FORMAT, clock, outage)
         self._adds.patience = PATIENCE
-        self._missed: list[tuple[Any, ...]] = []
-        """Rows that could not be written, because another process had locked the index."""
         self._file = CacheFile(path, FORMAT, clock, outage)
+        self._clock = clock
+        self._writer = random.getrandbits(62)
+        self._noted_at = 0
+        """Microseconds since the epoch when this writer was noted in the index."""
+        self._waiting: dict[int, tuple[Any, ...]] = {}
+        """Rows of pages that are still to be added, by id."""
+        weakref.finalize(self, _put, self._adds, self._writer, self._waiting)  # when it is dropped, and at exit
 
-    def add(self, stem: str, entry: Entry, size: int, used: int) -> None:
-        """Add or replace a page. `used` is in microseconds since the epoch."""
-        rows = [*self._missed, self._row(stem, entry, size, used)]
-        self._missed = [] if self._adds.call(False, _put, "REPLACE", rows) else rows[-MOST_MISSED:]
+    def add(self, stem: str, entry: Entry, size: int) -> None:
+        """Add or replace a page that was used now, before its files are written."""
+        now = self._clock.now().epoch
+        if not self._waiting:
+            self._noted_at = now
+            self._adds.call(None, _change, "REPLACE INTO writers VALUES (?, ?)", [(self._writer, now)])
+        row = self._row(stem, entry, size, now)
+        self._waiting[row[0]] = row
+        if len(self._waiting) >= BATCH or now - self._noted_at > DELAY * SECOND:
+            self.flush()
+
+    def flush(self) -> None:
+        """Add the pages that wait."""
+        _put(self._adds, self._writer, self._waiting)
+        for number in list(self._waiting)[:-MOST_WAITING]:
+            self._waiting.pop(number, None)
 
     def learn(self, stem: str, entry: Entry, size: int, used: int) -> None:
         """Add a page that a scan found, unless it was added meanwhile."""
-        self._file.call(False, _put, "INSERT OR IGNORE", [self._row(stem, entry, size, used)])
+        self._file.call(None, _change, f"INSERT OR IGNORE {_INTO}", [self._row(stem, entry, size, used)])
 
     def remove(self, *stems: str) -> None:
         """Remove pages."""
+        numbers = [self.number(stem) for stem in stems]
+        for number in numbers:
+            self._waiting.pop(number, None)
         if os.path.exists(self._adds.path):
-            self._adds.call(None, _delete, [self.number(stem) for stem in stems])
+            self._adds.call(None, _delete, numbers)
 
     def forget(self, ids: Iterable[int]) -> None:
         """Remove pages by their ids."""
@@ -138,19 +167,22 @@ class FileIndex:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether a scan has once added all files of the folder."""
-        return bool(self._file.rows(_select, "SELECT 1 FROM scans"))
+        """Return whether a scan has added all files of the folder, and no writer was killed since."""
+        query = "SELECT 1 FROM scans WHERE NOT EXISTS (SELECT 1 FROM writers WHERE at < ?)"
+        return bool(self._file.rows(_select, query, self._clock.now().epoch - ABANDONED * SECOND))
 
     def complete(self, at: int) -> None:
-        """Record that all files of the folder are in the index."""
+        """Record that all files of the folder from before this time are in the index."""
         self._file.call(None, _change, "INSERT INTO scans VALUES (?)", [(at,)])
+        self._file.call(None, _change, "DELETE FROM writers WHERE at < ?", [(at - ABANDONED * SECOND,)])
 
     def checkpoint(self, mode: str = "PASSIVE") -> None:
         """Move the log into the file."""
         self._file.rows(_select, f"PRAGMA wal_checkpoint({mode})")
 
     def close(self) -> None:
-        """Close the connections. The next use opens them again."""
+        """Add the pages that wait, and close the connections. The next use opens them again."""
+        self.flush()
         for file in (self._adds, self._file):
             with file.lock:
                 file.disconnect()
@@ -182,7 +214,7 @@ class Upkeep:
 
     def add(self, stem: str, entry: Entry, size: int) -> None:
         """Add a page to the index, and start the thread when a check or a checkpoint is due."""
-        self.index.add(stem, entry, size, self._clock.now().epoch)
+        self.index.add(stem, entry, size)
         self._until_check -= size
         self._until_checkpoint -= 1
         if min(self._until_check, self._until_checkpoint) >= 0 or (self._thread and self._thread.is_alive()):
@@ -197,6 +229,7 @@ class Upkeep:
     def ready(self) -> FileIndex:
         """Return the index when the thread has ended and all pages are in it."""
         self._wait()
+        self.index.flush()
         if os.path.isdir(self._root) and not self.index.is_complete:
             self._scan()
         return self.index
@@ -206,6 +239,7 @@ class Upkeep:
         if not os.path.isdir(self._root):
             return 0
         self._wait()
+        self.index.flush()
         self._scan()
         before = self.index.size
         self._evict(limit)
@@ -222,6 +256,7 @@ class Upkeep:
             self._thread.join()
 
     def _keep_limit(self) -> None:
+        self.index.flush()
         if not self.index.is_complete:
             self._scan()
         self.index.checkpoint()
@@ -233,6 +268,7 @@ class Upkeep:
 
     def _scan(self) -> None:
         """Add all pages to the index, remove leftover files, and forget pages without files."""
+        began = self._clock.now().epoch
         abandoned = self._clock.now().epoch // SECOND - HOUR  # a younger file or row may be of a page in the making
         unseen = set(self.index.listed())
         left: list[str] = []
@@ -247,7 +283,7 @@ class Upkeep:
                 left.append(files.paths[0])
         remove_files(left)
         self.index.forget(number for number in unseen if self._is_gone(number, abandoned * SECOND))
-        self.index.complete(self._clock.now().epoch)
+        self.index.complete(began)
 
     def _is_gone(self, number: int, abandoned: int) -> bool:
         page = self.index.page(number)
@@ -293,8 +329,21 @@ def _number(stem: str) -> int:
     return int.from_bytes(hashlib.blake2b(os.fsencode(stem), digest_size=8).digest(), "big", signed=True)
 
 
-def _put(db: sqlite3.Connection, how: str, rows: Sequence[tuple[object, ...]]) -> bool:
-    _change(db, f"{how} INTO files VALUES (?, ?, ?, ?, ?, ?)", rows)
+def _put(file: CacheFile, writer: int, waiting: dict[int, tuple[Any, ...]]) -> None:
+    """Add the rows of a writer that wait, and remove them from there."""
+    rows = dict(waiting)
+    is_done: bool = bool(rows) and file.call(False, _put_rows, writer, tuple(rows.values()))
+    if is_done:
+        for number, row in rows.items():
+            if waiting.get(number) is row:
+                waiting.pop(number, None)
+
+
+def _put_rows(db: sqlite3.Connection, writer: int, rows: Sequence[tuple[Any, ...]]) -> bool:
+    db.execute("BEGIN IMMEDIATE")
+    db.executemany(f"REPLACE {_INTO}", rows)
+    db.execute("DELETE FROM writers WHERE id = ?", (writer,))
+    db.execute("COMMIT")
     return True
 
 
