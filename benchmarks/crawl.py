@@ -234,10 +234,17 @@ def single(report: Report) -> None:
 
 
 def workers(report: Report) -> None:
-    """Report the figures of a job on Redis with one process and with two."""
+    """Report the figures of one process and of two: of `workers=2`, and of two commands on one Redis server."""
+    pages = 2 if report.is_quick else 30
+    comparison = Comparison(
+        report, f"processes of one crawl, 100 hosts, {100 * pages:,} pages, no pauses",
+        Plan((pages,) * 100, per_host=16), 32, 15,
+    )  # fmt: skip
+    crawlers = {"1 process": DEFAULT, "workers=2": Crawler("curtsy", {**DEFAULT.options, "workers": 2})}
+    comparison.run(crawlers, 3)
+    comparison.over("workers=2", "1 process", 1.7)
     if not (is_installed("redis-server") and is_installed("redis")):
         return
-    pages = 2 if report.is_quick else 30
     crawlers = {"1 worker": ON_REDIS, "2 workers": replace(ON_REDIS, workers=2)}
     for title, sizes in {"one host": (100 * pages,), "100 hosts": (pages,) * 100}.items():
         comparison = Comparison(

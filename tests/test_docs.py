@@ -22,7 +22,8 @@ from curtsy import limits, testing, types
 from curtsy.cli.context import Exit, exit_for
 from curtsy.core.errors import Reason
 from curtsy.crawling.extract.scope import OutOfScope
-from curtsy.crawling.filters import DUPLICATE, NO_SITEMAP, NOINDEX, NOT_CANONICAL
+from curtsy.crawling.filters import NO_SITEMAP, NOINDEX, NOT_CANONICAL
+from curtsy.crawling.results import DUPLICATE
 from curtsy.settings import load
 from curtsy.settings.model import keys
 from tests.support.commands import commands_in, misread

@@ -89,13 +89,15 @@ def test_pages_go_to_standard_output_as_lines_and_nothing_else_does(shell: Shell
     assert count == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "workers"), [(signal.SIGINT, ()), (signal.SIGTERM, ()), (signal.SIGINT, ("--workers", "2"))]
+)
 def test_a_signal_stops_it_in_good_order_and_the_same_command_goes_on(
-    shell: Shell, site: Site, number: signal.Signals
+    shell: Shell, site: Site, number: signal.Signals, workers: tuple[str, ...]
 ) -> None:
     """U17, F46: exit 130, state kept, and by the site's journal nothing is fetched twice"""
     linked(site, 30)
-    words = ("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl")
+    words = ("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl", *workers)
     process = shell.start(*words, **SLOWLY)
     block_until(lambda: site.count() > 6, process)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 import click
 from click.shell_completion import CompletionItem
@@ -160,6 +160,15 @@ def byte_count(text: str) -> int:
     if found is None or float(found[1]) > 2**40:
         raise click.BadParameter(f"{text!r} must be a number of bytes, such as 500000, 20M or 1.5G.")
     return int(float(found[1]) * _SIZES[found[2].lower()])
+
+
+def worker_count(text: str | int) -> int | Literal["auto"]:
+    """Parse a number of worker processes, or `auto`. Raises BadParameter."""
+    if text == "auto":
+        return "auto"
+    if not str(text).isdecimal() or not 1 <= int(text) <= 256:
+        raise click.BadParameter(f"{text!r} must be a number of processes from 1 to 256, or auto.")
+    return int(text)
 
 
 def header(text: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -24,10 +24,12 @@ from curtsy.cli.command import (
     job_name,
     known_hosts,
     known_jobs,
+    worker_count,
 )
 from curtsy.cli.context import PATIENCE, CommandContext, Exit, handle_signals, leave, run
 from curtsy.cli.get import cache_options, url_lines
 from curtsy.core.errors import NotWritten, PolicyError, Reason
+from curtsy.core.messages import deaths_in_run
 
 if TYPE_CHECKING:
     from curtsy.cli.report import LineDisplay
@@ -64,6 +66,7 @@ class CrawlArguments:
     is_durable: bool = False
     is_json: bool = False
     metrics_port: int | None = None
+    workers: int | Literal["auto"] = 1
     arguments: list[str] = field(default_factory=list)
     """Command line without the program's name."""
 
@@ -144,6 +147,9 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
 @click.option(
     "--max-concurrent", "--concurrency", type=ONE, metavar="N", help="Concurrent requests, over all hosts (64)."
 )
+@click.option(
+    "--workers", type=worker_count, default=1, metavar="N", help="Processes that fetch; auto: one per core (1)."
+)
 @_switch_off("--follow-nofollow", "obey_nofollow", "Follow nofollow links too.")
 @_switch_off("--keep-noindex", "obey_noindex", "Keep noindex pages too.")
 @_switch_off("--keep-copies", "obey_canonical", "Keep pages with another canonical URL too.")
@@ -204,6 +210,8 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
         raise click.UsageError("--restart is for a job. Give --job too; a crawl without a job always starts over.")
     if words["no_cache"] and words["refresh"]:
         raise click.UsageError("--no-cache and --refresh exclude each other. Give one of them.")
+    if words["workers"] != 1 and words["metrics_port"] is not None:
+        raise click.UsageError("--metrics-port counts the fetches of one process. Leave it out, or use one worker.")
     if "all" in words["files"]:
         words["files"] = "all"
     names = [each.name for each in fields(CrawlOptions)]
@@ -220,7 +228,7 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
     client |= cache_options(words["no_cache"], words["refresh"])
     return CrawlArguments(
         seeds, options, client, words["job"], words["restart"], files, writing, words["is_durable"], words["is_json"],
-        words["metrics_port"], arguments,
+        words["metrics_port"], words["workers"], arguments,
     )  # fmt: skip
 
 
@@ -251,7 +259,7 @@ async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
     try:
         crawl = acrawl(
             wanted.seeds, job=wanted.job, restart=wanted.restart, outputs=[*outputs_of(wanted), examples],
-            durable=wanted.is_durable, **wanted.options, **wanted.client,
+            durable=wanted.is_durable, workers=wanted.workers, **wanted.options, **wanted.client,
         )  # fmt: skip
     except FileInUse as error:
         console.say(f"the job {wanted.job} is already running: {error}")
@@ -343,6 +351,8 @@ def _conclude(wanted: CrawlArguments, summary: CrawlSummary, examples: Examples,
             show_resting(console.err(), hosts)
         print(file=sys.stderr)
     console.say(f"{headline(summary.totals)}. {end_message(summary, wanted.options)}")
+    if summary.worker_deaths:
+        console.say(deaths_in_run(summary.worker_deaths))
     held = {each.name.partition(":")[0]: each for each in summary.outputs}
     for kind, path in wanted.files.items():
         place, found = _numbered(kind, path), held[kind]

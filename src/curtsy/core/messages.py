@@ -467,6 +467,30 @@ def reached(limit: str, value: object) -> str:
     return f"Stopped: reached {limit} {value}."
 
 
+def no_workers(count: int, why: str) -> str:
+    """Describe why a crawl cannot have several worker processes."""
+    return f"workers = {count} is not possible: {why}. Leave workers out, or change that."
+
+
+def worker_died(number: int, process: int, urls: int) -> str:
+    """Describe the death of a worker process."""
+    return (
+        f"The worker process {process} (number {number}) died. Its {urls} URLs are put back, and another is started. "
+        "If that repeats, check the machine's memory."
+    )
+
+
+def workers_died(deaths: int) -> str:
+    """Describe the end of a crawl whose workers keep dying."""
+    return f"{deaths} worker processes died, so no more are started. Check the machine's memory, then resume."
+
+
+def deaths_in_run(deaths: int) -> str:
+    """Describe the worker processes that died during a crawl."""
+    were = "1 worker process died and was" if deaths == 1 else f"{deaths} worker processes died and were"
+    return f"{were} started again."
+
+
 def crawl_end(ended: str, due: float | None = None) -> str:
     """Describe the end of a crawl that reached no limit. `due`: seconds until the next URL; None if paused."""
     match ended:

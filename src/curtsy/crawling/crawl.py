@@ -27,6 +27,7 @@ from curtsy.crawling.outputs.protocol import Output
 from curtsy.crawling.progress import CrawlPlan, CrawlSnapshot, CrawlSummary, CrawlTotals, RateMeter, plan, time_left
 from curtsy.crawling.results import CrawledPage
 from curtsy.crawling.seeds import Given, Seeds
+from curtsy.crawling.worker_pool import WorkerPool
 from curtsy.engine.counters import process_name
 from curtsy.engine.session import Session
 from curtsy.system.log import LibraryLogger, library_logger
@@ -60,10 +61,11 @@ class AsyncCrawl:
         lease: float | None = None,
         who: WorkerId | None = None,
         owns_client: bool = False,
+        workers: int = 1,
         on_progress: Callable[[CrawlSnapshot], None] | None = None,
     ) -> None:
         """Create a crawl. With a shared frontier, `lease` is the lease of a URL in seconds and `who` identifies this
-        worker."""
+        worker. With more than one of `workers`, that many processes fetch the pages."""
         self._on_progress = on_progress
         self.options = options
         self.client = client
@@ -78,7 +80,9 @@ class AsyncCrawl:
         self._owns_client = owns_client
         name = "" if who is None else f":{who.name}"
         self._committer = Committer(frontier, outputs, name)
-        self._crawler = Crawler(self._seeds, options, self._session, frontier, self._committer, lease, job)
+        is_shared = lease is not None
+        self._pool = WorkerPool(workers, client, options, is_shared=is_shared) if workers > 1 else None
+        self._crawler = Crawler(self._seeds, options, self._session, frontier, self._committer, lease, job, self._pool)
         self._meter = RateMeter()
         self._publisher = CrawlPublisher(self._session, job, name, lambda: self.seeds, self.snapshot)
         self._queues: list[HostQueue] = []
@@ -254,6 +258,8 @@ class AsyncCrawl:
             if self._main is None:
                 self._check_open()
                 try:
+                    if self._pool is not None:
+                        await self._pool.open()
                     await self._crawler.open()
                 except BaseException:
                     await self._shut()
@@ -309,6 +315,8 @@ class AsyncCrawl:
                 stack.callback(self._identity.close)
             stack.push_async_callback(self.frontier.close)
             stack.push_async_callback(self._seeds.close)
+            if self._pool is not None:
+                stack.push_async_callback(self._pool.close)
             wrong = self._committer.close()
             if wrong is not None:
                 raise wrong

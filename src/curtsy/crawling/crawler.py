@@ -1,7 +1,7 @@
 """Main loop of a crawl: claim due URLs, fetch them, read the responses and write the results.
 
     Crawler          the loop (here): decides what to claim, when to write and when to end
-    RunningFetches   the claimed URLs, each in a task of its own (running_fetches.py)
+    RunningFetches   the claimed URLs, each in a task (running_fetches.py); or a WorkerPool (worker_pool.py)
     Filters          decides on a URL and its links by its response (filters.py), read by a Reader (reader.py)
     Results          the results until they may be written (results.py)
     Committer        writes outputs and frontier together (committer.py)
@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from curtsy.core.errors import CurtsyError, NotWritten, PolicyError, Reason
-from curtsy.core.messages import crawl_end, reached
 from curtsy.core.time import span
 from curtsy.core.url import MAX_URL, Url, parse_url
 from curtsy.crawling.committer import Committer
@@ -29,11 +28,12 @@ from curtsy.crawling.filters import Filters
 from curtsy.crawling.frontier.protocol import LEASE, AsyncFrontier, Claimed, Counts, Deferred, Found
 from curtsy.crawling.jobs import ENDED, SCOPE, SEEDS, SITEMAPS, check_seeds, seeds_of, widen
 from curtsy.crawling.options import CrawlOptions
-from curtsy.crawling.progress import CrawlSummary, Ended
+from curtsy.crawling.progress import CrawlSummary, Ended, Hosts, end_message
 from curtsy.crawling.reader import SEED_PRIORITY, is_in_reserve, moment
 from curtsy.crawling.results import Finished, Results, SkippedUrl
 from curtsy.crawling.running_fetches import MAX_WAIT, SETTLING, SUSPECT, RunningFetch, RunningFetches, longest_queue
 from curtsy.crawling.seeds import HEAD, Seeds, canonical, no_seeds
+from curtsy.crawling.worker_pool import SentClaim, WorkerPool, WorkersDied
 from curtsy.engine.session import Session
 from curtsy.engine.timers import Waiter
 from curtsy.system.log import LibraryLogger, library_logger
@@ -42,9 +42,6 @@ _log: LibraryLogger = library_logger("crawl")
 
 GRACE = 8.0
 """Seconds for requests in flight to finish after a stop. Then they go back to the frontier (F46)."""
-
-MOST_REASONS = 10_000
-"""Maximum number of URLs with reasons in a summary."""
 
 OVERTIME = 2.0
 """Seconds for requests in flight to finish after `max_time`."""
@@ -77,9 +74,10 @@ class Crawler:
         committer: Committer,
         lease: float | None,
         job: str = "",
+        pool: WorkerPool | None = None,
     ) -> None:
-        """Create a crawler. `lease` is None if no other process uses the frontier. `job` is empty if it is in
-        memory."""
+        """Create a crawler. `lease` is None if no other process uses the frontier, and `job` empty if it is in memory.
+        With a `pool`, its worker processes fetch the URLs."""
         self._seeds = seeds
         self._options = options
         self._session = session
@@ -101,10 +99,13 @@ class Crawler:
         self.filters = Filters(options, session, frontier, self._wanted_pages)
         if seeds.head:
             self.filters.begin(seeds.head)
-        self.results = Results()
-        self.fetches = RunningFetches(
+        self.results = Results(drop_duplicates=options.drop_duplicates)
+        self._pool = pool
+        if pool is not None:
+            pool.bind(self.filters, self.results, self.wake, frontier, self._wanted_pages)
+        self.fetches = pool if pool is not None else RunningFetches(
             session, self.filters, self.results, self.wake, frontier.locate, places=options.max_concurrent,
-            most_pages=options.max_pages_per_host, is_shared=lease is not None,
+            hosts=Hosts(options.max_pages_per_host), is_shared=lease is not None,
         )  # fmt: skip
         self._waiter: Waiter | None = None
         """Waiter of the task that runs the loop; None before and after."""
@@ -180,6 +181,8 @@ class Crawler:
             widen(self.filters.scope, self._notes)
         seeds = list(dict.fromkeys([*seeds_of(self._notes), *head]))[:HEAD]
         await self._frontier.note({SCOPE: self.filters.scope.as_plain(), SEEDS: seeds})
+        if self._pool is not None:
+            self._pool.enter(self._notes)
         self._is_begun = True
 
     async def _feed(self) -> None:
@@ -225,6 +228,8 @@ class Crawler:
             self._leave(seed, *refusal)
             return False
         self.filters.scope.admit(seed)
+        if self._pool is not None:
+            self._pool.admit(seed)
         return True
 
     def _leave(self, url: str, reason: Reason, message: str) -> None:
@@ -244,6 +249,8 @@ class Crawler:
                     ended = await self._turn()
                 except PolicyError:
                     raise
+                except WorkersDied as error:
+                    return await self._break_off(error, Ended.LATER)
                 except CurtsyError as error:  # full disk or lost server: finished results are kept
                     if (broken_off := await self._wait_out(error)) is not None:
                         return await self._break_off(error, broken_off)
@@ -402,6 +409,8 @@ class Crawler:
         if len(claimed) < room and self._seeds.is_over and (wider := fetches.wider_room(claimed)) is not None:
             may_crowd = True  # all of these claims: they are of one site, or at one address
             claimed += await self._frontier.claim(room - len(claimed), wider)
+        if self._pool is not None:
+            claimed = self._pool.suspected(claimed)
         if self._options.max_pages is not None:
             claimed = self._without_reserve(claimed)
         suspects = [each for each in claimed if each.tries >= SUSPECT]
@@ -441,6 +450,8 @@ class Crawler:
         self.results.finished[: len(batch) + len(later)] = later
         for finished in written:
             self.filters.known.learn(*finished.learned)
+        if self._pool is not None:
+            self._pool.written(written)
         if later:
             await asyncio.sleep(0)  # a frontier in this process never awaits, so other tasks run here
 
@@ -456,7 +467,7 @@ class Crawler:
         if self._renew_in() > 0:
             return
         self._renewed_at = self._timers.now()
-        held: list[RunningFetch | Finished] = [*self.fetches.unanswered(), *self.results.held()]
+        held: list[RunningFetch | SentClaim | Finished] = [*self.fetches.unanswered(), *self.results.held()]
         for each in held:
             each.claimed = await self._frontier.renew(each.claimed) or each.claimed
 
@@ -474,22 +485,15 @@ class Crawler:
             await self._frontier.note({ENDED: str(ended), **self._committer.final_note(elapsed)})
         try:
             self.counts = await self._frontier.counts()
-            reasons = reasons | dict(await self._frontier.failures(MOST_REASONS))
+            reasons = reasons | dict(await self._frontier.failures())
         except CurtsyError:
             if self.failure is None:
                 raise
         left = self.counts.queued + self.counts.leased
         resume_in = self._due if ended is Ended.LATER and self.failure is None else None
-        message = self._end_message(ended)
+        deaths = 0 if self._pool is None else self._pool.deaths
+        message = end_message(ended, self._limits, self._due, self.failure)
         totals, outputs = self._committer.final(elapsed), self._committer.written()
-        summary = CrawlSummary(ended, totals, left, resume_in, reasons, message, outputs)
+        summary = CrawlSummary(ended, totals, left, resume_in, reasons, message, outputs, deaths)
         _log.info(message, **summary.as_dict())
         return summary
-
-    def _end_message(self, ended: Ended) -> str:
-        if self.failure is not None:
-            return f"Stopped: {self.failure}"
-        most = self._limits.get(ended)
-        if most is None:
-            return crawl_end(ended, self._due)
-        return reached(ended, span(most) if ended is Ended.MAX_TIME else most)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Protocol
 
 import msgspec
 
@@ -24,7 +24,7 @@ from curtsy.core.url import InvalidUrl, Url, parse_url
 from curtsy.crawling.extract.links import KnownHrefs
 from curtsy.crawling.extract.scope import OutOfScope, Scope
 from curtsy.crawling.extract.traps import Traps
-from curtsy.crawling.frontier.protocol import AsyncFrontier, Claimed, Deferred, Done, Failed, Found, host_of
+from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done, Failed, Found, host_of
 from curtsy.crawling.frontier.url_table import FARTHEST, PackedUrls
 from curtsy.crawling.jobs import SITEMAPS, WIDENED
 from curtsy.crawling.options import CrawlOptions
@@ -50,7 +50,7 @@ from curtsy.system.threads import in_thread
 
 _log: LibraryLogger = library_logger("crawl")
 
-NOINDEX, NOT_CANONICAL, DUPLICATE = "noindex", "not_canonical", "duplicate"
+NOINDEX, NOT_CANONICAL = "noindex", "not_canonical"
 """Reason codes for pages that are left out of the results."""
 
 FOREIGN_PRIORITY = -1
@@ -181,6 +181,14 @@ class Slices:
         return True
 
 
+class PagesPassedOver(Protocol):
+    """Part of the frontier that filters use."""
+
+    async def pass_over(self, url: str, other: str) -> bool:
+        """Skip a page in favour of another, unless the other was skipped; return whether it was."""
+        ...
+
+
 class Filters:
     """Decision on a URL and its links by its response.
 
@@ -188,7 +196,7 @@ class Filters:
     """
 
     def __init__(
-        self, options: CrawlOptions, session: Session, frontier: AsyncFrontier, wanted: Callable[[], int | None]
+        self, options: CrawlOptions, session: Session, frontier: PagesPassedOver, wanted: Callable[[], int | None]
     ) -> None:
         """Create the filters. `wanted` returns how many more pages are needed than queued; None means no limit."""
         self._options = options
@@ -207,8 +215,6 @@ class Filters:
         self._readers = asyncio.Semaphore(READERS)
         self._read_until = math.inf
         self._sent = Headers([("User-Agent", agent)])
-        self._bodies: dict[bytes, str] = {}
-        """URL of the first page with a body, by the body's digest."""
         self.followed_at_once: set[str] = set()
         """URLs whose redirects are followed at once, because their targets were claimed before."""
         self._foreign: dict[str, None] = {}
@@ -281,8 +287,7 @@ class Filters:
             if check.cut:
                 finished.page = msgspec.structs.replace(page, links_cut=finished.links_cut)
             if (why := await self._why_not_kept(finished, page, reading)) is not None:
-                skipped = SkippedUrl(page.url, *why, page.status, page.depth, page.parent, at=page.fetched_at)
-                finished.skipped, finished.page = [*finished.skipped, skipped], None
+                finished.leave_out(*why)
         if cut := finished.links_cut:
             _log.warning(messages.too_many_links(claimed.url, cut, self._options.max_links_per_page))
         return finished
@@ -303,10 +308,6 @@ class Filters:
                 return NOT_CANONICAL, messages.not_canonical(page.url, canonical)
         if reading.is_noindex:
             return NOINDEX, messages.noindex(page.url)
-        if self._options.drop_duplicates:
-            digest = hashlib.blake2b(page.body, digest_size=16).digest()
-            if (first := self._bodies.setdefault(digest, page.url)) != page.url:
-                return DUPLICATE, messages.duplicate(page.url, first)
         return None
 
     async def _check_links(self, claimed: Claimed, reading: Reading) -> LinkCheck:

@@ -60,10 +60,15 @@ def seeds_of(notes: Mapping[str, Any]) -> list[str]:
     return list(notes.get(SEEDS, ()))
 
 
-def widen(scope: Scope, notes: Mapping[str, Any]) -> None:
-    """Widen a scope by the URLs of earlier runs, in the same order."""
+def widened_by(notes: Mapping[str, Any]) -> list[str]:
+    """Return the URLs of earlier runs that widened the scope, in the same order."""
     found = {name.removeprefix(WIDENED): at for name, at in notes.items() if name.startswith(WIDENED)}
-    for url in sorted(found, key=found.__getitem__):
+    return sorted(found, key=found.__getitem__)
+
+
+def widen(scope: Scope, notes: Mapping[str, Any]) -> None:
+    """Widen a scope by the URLs of earlier runs."""
+    for url in widened_by(notes):
         scope.widen(url)
 
 

@@ -50,4 +50,5 @@ class CrawlKeywords(OptionKeywords, total=False):
     durable: bool
     client: AsyncClient | None
     lease: float
+    workers: int | Literal["auto"]
     on_progress: Callable[[CrawlSnapshot], None] | None

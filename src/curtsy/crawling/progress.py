@@ -13,12 +13,13 @@ import msgspec
 
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.host import Host, fresh, in_time
-from curtsy.core.messages import describe
+from curtsy.core.messages import crawl_end, describe, reached
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.result import FetchResult
 from curtsy.core.time import SECOND, Now, span
-from curtsy.crawling.frontier.protocol import HostQueue
+from curtsy.crawling.frontier.protocol import Deferred, HostQueue
 from curtsy.crawling.outputs.protocol import Written
+from curtsy.crawling.results import Finished
 from curtsy.engine.session import Session
 
 
@@ -36,6 +37,18 @@ class Ended(StrEnum):
     """An output is closed, or is not this crawl's file."""
 
     STOPPED = "stopped"
+
+
+def end_message(
+    ended: Ended, limits: Mapping[Ended, float | None], due: float | None, failure: Exception | None
+) -> str:
+    """Return how a crawl ended, in a sentence. `due` is the seconds until the next URL."""
+    if failure is not None:
+        return f"Stopped: {failure}"
+    most = limits.get(ended)
+    if most is None:
+        return crawl_end(ended, due)
+    return reached(ended, span(most) if ended is Ended.MAX_TIME else most)
 
 
 class CrawlTotals(msgspec.Struct):
@@ -163,6 +176,9 @@ class CrawlSummary(msgspec.Struct, frozen=True):
     outputs: tuple[Written, ...] = ()
     """Actual contents of the outputs over all runs, and their missing entries."""
 
+    worker_deaths: int = 0
+    """Number of worker processes that died in this run and were started again. Their URLs were fetched by others."""
+
     @property
     def missing(self) -> int:
         """Return the number of written entries that were cut or removed from the outputs."""
@@ -203,6 +219,7 @@ class CrawlSummary(msgspec.Struct, frozen=True):
             "seconds": round(totals.seconds, 3),
             "queued": self.queued,
             "resume_in": self.resume_in,
+            "worker_deaths": self.worker_deaths,
             **{f"{name}_by_reason": dict(getattr(totals, name)) for name in ("skipped", "failed", "left_out")},
         }
 
@@ -300,6 +317,12 @@ class _Host:
     pages_left: int | None = None
 
 
+def paused_since(before: float | None, result: FetchResult, now: float) -> float | None:
+    """Return since when the only result is that hosts are paused indefinitely; None after any other result."""
+    is_paused = result.reason is Reason.PAUSED and result.retry_after is None
+    return (now if before is None else before) if is_paused else None
+
+
 class Hosts:
     """Statistics of all hosts of a crawl, and the quota of pages for each."""
 
@@ -332,9 +355,10 @@ class Hosts:
         """Count a started fetch."""
         self._of(host).out += 1
 
-    def ended(self, host: str, result: FetchResult | None, wait: float | None, now: float, *, is_page: bool) -> None:
-        """Record the result of a fetch. `wait`: seconds until the host may be requested again; None if unknown."""
-        known = self._of(host)
+    def ended(self, finished: Finished, result: FetchResult | None, now: float) -> None:
+        """Record the result of a fetch, with its response, if there was one."""
+        end, is_page, known = finished.end, finished.page is not None, self._of(finished.claimed.host)
+        wait = end.seconds if isinstance(end, Deferred) else end.after
         known.out -= 1
         known.pages += is_page
         known.job_pages += is_page

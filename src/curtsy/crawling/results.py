@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from curtsy.core.messages import duplicate
 from curtsy.core.record import FetchRecord
 from curtsy.core.request import NO_HEADERS, Headers
 from curtsy.core.secrets import mask_url, masked_repr
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done, Ending, Failed, Found
+
+DUPLICATE = "duplicate"
+"""Reason code for pages with the same body as an earlier one."""
 
 MOST_LINKS = 1000
 """Maximum number of links added in one call. If a page has more, its links are added in chunks before the page is
@@ -147,6 +152,13 @@ class Finished(msgspec.Struct):
         size = len(self.skipped) if page is None else len(self.skipped) + len(page.links)
         return size > MOST_LINKS or (page is not None and len(page.body) > LARGE)
 
+    def leave_out(self, reason: str, message: str) -> None:
+        """Leave the page out of the results."""
+        page = self.page
+        assert page is not None
+        skipped = SkippedUrl(page.url, reason, message, page.status, page.depth, page.parent, at=page.fetched_at)
+        self.skipped, self.page = [*self.skipped, skipped], None
+
     def ending(self, now: float, *, is_logged: bool = False) -> Ending:
         """Return it as an ending for the frontier. The ending's seconds count from `now`. `is_logged`: log a page."""
         end = self.end
@@ -166,7 +178,11 @@ class Finished(msgspec.Struct):
 class Results:
     """Finished fetches: unread, yielded, or ready to be written."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, drop_duplicates: bool = False) -> None:
+        """Create the queue. With `drop_duplicates`, a page with the body of an earlier one is left out."""
+        self._drops_duplicates = drop_duplicates
+        self._bodies: dict[bytes, str] = {}
+        """URL of the first page with a body, by the body's digest."""
         self.finished: list[Finished] = []
         """Results to be written."""
         self.is_iterated = False
@@ -179,6 +195,10 @@ class Results:
 
     def put(self, finished: Finished) -> None:
         """Add the result of a fetch."""
+        if (page := finished.page) is not None and self._drops_duplicates:
+            digest = hashlib.blake2b(page.body, digest_size=16).digest()
+            if (first := self._bodies.setdefault(digest, page.url)) != page.url:
+                finished.leave_out(DUPLICATE, duplicate(page.url, first))
         if finished.page is not None and self.is_iterated:
             self._unread.append(finished)
             self.changed.set()

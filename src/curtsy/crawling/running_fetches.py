@@ -11,12 +11,12 @@ from enum import IntEnum
 
 from curtsy.core import messages
 from curtsy.core.effects import FetchRequest
-from curtsy.core.errors import PolicyError, Reason, StoreError
+from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.fair_share import AddressShares, FairShares
 from curtsy.core.result import FetchResult
 from curtsy.crawling.filters import Filters
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Room
-from curtsy.crawling.progress import Hosts
+from curtsy.crawling.progress import Hosts, paused_since
 from curtsy.crawling.reader import origin_of
 from curtsy.crawling.results import Finished, Results
 from curtsy.engine.session import Session
@@ -100,13 +100,13 @@ class RunningFetches:
         locate: Callable[[str, str], None],
         *,
         places: int,
-        most_pages: int | None = None,
+        hosts: Hosts,
         is_shared: bool = False,
     ) -> None:
         """Create the set of running fetches.
 
         `wake` is called when more fetches may start. `locate` is called when the address of a host is known. `places`
-        is the maximum number of requests in flight, `most_pages` that of pages of a host. `is_shared` means that
+        is the maximum number of requests in flight, `hosts` has the quota of pages of each host. `is_shared` means that
         another worker may take over an expired lease.
         """
         self._session = session
@@ -133,7 +133,7 @@ class RunningFetches:
         self._fetches: dict[asyncio.Task[None], RunningFetch] = {}
         self._returning: dict[RunningFetch, asyncio.Future[None]] = {}
         """Fetches that left the wire and wait for a slot to return."""
-        self.hosts = Hosts(most_pages)
+        self.hosts = hosts
         self._phases = [0] * len(Phase)
         """Number of fetches in each phase."""
         self.broken: BaseException | None = None
@@ -403,16 +403,13 @@ class RunningFetches:
             count(fetch.site, fetch.address, now)
 
     def _finish(self, finished: Finished, result: FetchResult | None, answered_at: float | None) -> None:
-        host, end, is_page = finished.claimed.host, finished.end, finished.page is not None
         now = self._timers.now() if answered_at is None else answered_at
-        wait = end.seconds if isinstance(end, Deferred) else end.after
-        self.hosts.ended(host, result, wait, now, is_page=is_page)
         finished.answered_at = answered_at
         if result is not None:
             finished.bytes = result.record.bytes
-            is_paused = result.reason is Reason.PAUSED and result.retry_after is None
-            self.paused_at = (now if self.paused_at is None else self.paused_at) if is_paused else None
+            self.paused_at = paused_since(self.paused_at, result, now)
         self._results.put(finished)
+        self.hosts.ended(finished, result, now)
 
     def _ask(self, claimed: Claimed) -> FetchRequest:
         # Nothing is sent after the lease may have been taken over (F60).

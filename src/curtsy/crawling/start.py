@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 from curtsy.blocking import LoopThread, close_at_exit
 from curtsy.client import AsyncClient, session_of
@@ -31,6 +31,7 @@ from curtsy.crawling.outputs.protocol import FileOutput, Output
 from curtsy.crawling.progress import CrawlPlan, CrawlSnapshot, CrawlSummary
 from curtsy.crawling.results import CrawledPage
 from curtsy.crawling.seeds import Seeds
+from curtsy.crawling.worker_pool import check_workers, workers_of
 from curtsy.engine.arguments import check_parts
 from curtsy.engine.session import Session
 from curtsy.settings.model import keys
@@ -53,6 +54,7 @@ def acrawl(
     durable: bool = False,
     client: AsyncClient | None = None,
     lease: float = SHARED_LEASE,
+    workers: int | Literal["auto"] = 1,
     on_progress: Callable[[CrawlSnapshot], None] | None = None,
     **given: Unpack[OptionKeywords],
 ) -> AsyncCrawl:
@@ -65,6 +67,9 @@ def acrawl(
     that do not belong to the job are refused (PolicyError). `restart` starts the job over. A job whose `store` is a
     Redis server is shared: every machine that starts it takes part. The URLs of a dead machine wait for `lease`
     seconds.
+
+    `workers` is the number of processes on this machine that fetch and read pages, `auto` for one per core. Sites are
+    divided among them. Outputs, limits and progress stay in this process. The client must be one that can be pickled.
 
     `outputs` are paths of files (`.jsonl`, `.warc.gz`, `.parquet`, `.csv`) or folders, URLs such as
     `s3://bucket/pages.parquet`, or output objects. With `durable`, a page is done only when it is on the disk or at
@@ -84,11 +89,13 @@ def acrawl(
     if options.text != "none":
         main_text(b"<p>", "text/html", reader=options.text)
     folder = None if job is None else folder_of(Path(job) if isinstance(job, os.PathLike) else job)
-    writers = open_outputs(outputs)
+    writers, count = open_outputs(outputs), workers_of(workers)
     settings.setdefault("connections", max(options.max_concurrent, _most_connections()))
     used = client or AsyncClient(**settings)
     identity: WorkerId | None = None
     try:
+        if count > 1:
+            check_workers(count, used)
         identity = _identity(session_of(used), folder)
         _prepare(writers, folder, identity, durable=durable, restart=restart)
         frontier = _open_frontier(session_of(used), folder, identity, lease, restart)
@@ -102,7 +109,8 @@ def acrawl(
         raise
     return AsyncCrawl(
         begin, options, used, frontier, outputs=writers, job="" if folder is None else folder.name,
-        lease=None if identity is None else lease, who=identity, owns_client=client is None, on_progress=on_progress,
+        lease=None if identity is None else lease, who=identity, owns_client=client is None, workers=count,
+        on_progress=on_progress,
     )  # fmt: skip
 
 

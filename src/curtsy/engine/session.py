@@ -126,7 +126,7 @@ class Session:
         self.periodic = self._periodic_jobs(current.stats_every)
         """Jobs that publish and log the counts while there are fetches."""
         self.gate.on_outage = self._start_jobs
-        self._on_record = on_record
+        self.on_record = on_record
         self._single_flight = SingleFlight()
         self._download_paths: set[Path] = set()
         self._slots: WeakSet[BodySlot] = WeakSet()
@@ -299,9 +299,9 @@ class Session:
         if _log.hears(logging.INFO):
             message = "Fetched" if record.reason is None else _MESSAGES.get(record.reason, "Not fetched")
             _log.info(message, **record.as_dict())
-        if self._on_record is not None:
+        if self.on_record is not None:
             try:
-                self._on_record(record)
+                self.on_record(record)
             except Exception as error:  # the callback's error does not affect the fetched page
                 _log.warning("on_record raised an error, which was not expected of it", error=repr(error))
 

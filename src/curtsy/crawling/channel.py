@@ -1,0 +1,213 @@
+"""Messages between a crawl and its worker processes (worker_pool.py, worker.py), over a pair of sockets.
+
+Both ends are processes of one program and of one version, so a message is a pickle with its length before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import socket
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from curtsy.core.result import FetchResult
+from curtsy.crawling.frontier.protocol import Claimed
+from curtsy.crawling.options import CrawlOptions
+from curtsy.crawling.results import Finished
+
+_LENGTH = struct.Struct(">Q")
+
+
+class Begin(msgspec.Struct):
+    """First message to a worker."""
+
+    client: Any
+    """Client whose copy fetches the pages: an AsyncClient, which pickles as its arguments."""
+
+    options: CrawlOptions
+    places: int
+    """Maximum requests on the wire of this worker."""
+
+    is_shared: bool
+    """True if other machines may take over an expired lease."""
+
+
+class Enter(msgspec.Struct):
+    """Scope of the crawl to a worker, with what the job's notes say about it."""
+
+    scope: Mapping[str, Any]
+    widened: Sequence[str]
+    admitted: Sequence[str]
+    sitemaps: Any
+
+
+class Admit(msgspec.Struct):
+    """Further seed to a worker."""
+
+    url: str
+
+
+class Widen(msgspec.Struct):
+    """URL that widened the scope in another worker."""
+
+    url: str
+
+
+class Fetch(msgspec.Struct):
+    """Claim to fetch."""
+
+    claimed: Claimed
+    may_crowd: bool
+    """True if the share of its address is ignored."""
+
+
+class FetchAll(msgspec.Struct):
+    """Claims to fetch."""
+
+    fetches: Sequence[Fetch]
+    wanted: int | None
+    """How many more pages are needed than URLs are queued; None if there is no limit."""
+
+
+class Written(msgspec.Struct):
+    """Tickets of claims that were written."""
+
+    tickets: Sequence[int]
+
+
+class Withdraw(msgspec.Struct):
+    """Request to put back the URLs that are not on the wire."""
+
+
+class Cancel(msgspec.Struct):
+    """Request to put back all URLs at once."""
+
+
+class Question(msgspec.Struct):
+    """Question of a worker to the frontier: `pass_over`."""
+
+    number: int
+    url: str
+    other: str
+
+
+class Answer(msgspec.Struct):
+    """Answer to a question: the result, or the error to raise."""
+
+    number: int
+    result: bool | Exception
+
+
+class Load(msgspec.Struct):
+    """Slots that a worker uses."""
+
+    received: int = 0
+    """Number of claims that the worker has received; the other numbers include them."""
+
+    places: int = 0
+    on_wire: int = 0
+    looked_up: int = 0
+    queued_for_rate: int = 0
+    retrying: int = 0
+    sites: Mapping[str, int] = {}
+    addresses: Mapping[str, int] = {}
+
+
+class Returned(msgspec.Struct):
+    """Finished fetch."""
+
+    finished: Finished
+    result: FetchResult | None
+    """Response without its body; None if there was none."""
+
+
+class Report(msgspec.Struct):
+    """News of a worker."""
+
+    load: Load
+    returned: Sequence[Returned]
+    located: Sequence[tuple[str, str]]
+    """Hosts with their addresses."""
+
+
+class Broken(msgspec.Struct):
+    """Internal error of a worker, which ends the crawl."""
+
+    error: BaseException
+
+
+class Logged(msgspec.Struct):
+    """Log record of a worker."""
+
+    name: str
+    level: int
+    message: Any
+
+
+class Channel(asyncio.Protocol):
+    """One end of the pair of sockets."""
+
+    def __init__(self, receive: Callable[[Any], None], lose: Callable[[], None]) -> None:
+        """Create the end. `receive` is called for each message, `lose` when the other process has ended."""
+        self._receive = receive
+        self._lose = lose
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+
+    async def open(self, end: socket.socket) -> None:
+        """Begin to receive."""
+        await asyncio.get_running_loop().create_connection(lambda: self, sock=end)
+
+    def send(self, message: Any) -> None:
+        """Send a message, unless the other process has ended."""
+        if self._transport is not None and not self._transport.is_closing():
+            packed = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+            self._transport.write(_LENGTH.pack(len(packed)) + packed)
+
+    def close(self) -> None:
+        """Close the connection after what was sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: Any) -> None:
+        """Keep the transport. That of uvloop is not a subclass of asyncio's."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on the messages that are complete."""
+        buffer = self._buffer
+        buffer += data
+        begin = 0
+        while len(buffer) - begin >= _LENGTH.size:
+            [length] = _LENGTH.unpack_from(buffer, begin)
+            end = begin + _LENGTH.size + length
+            if len(buffer) < end:
+                break
+            with memoryview(buffer) as view:
+                message = pickle.loads(view[begin + _LENGTH.size : end])  # of a process of this program
+            begin = end
+            self._receive(message)
+        del buffer[:begin]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Report the end of the other process."""
+        self._lose()
+
+
+class LogSender(logging.Handler):
+    """Log handler of a worker: the crawl's process logs its records."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send a record, from any thread."""
+        message = record.getMessage() if record.args else record.msg
+        self._loop.call_soon_threadsafe(self._channel.send, Logged(record.name, record.levelno, message))
