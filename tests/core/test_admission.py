@@ -500,30 +500,6 @@ def test_limits_by_hand_that_fit_only_together_hold_though_another_no_longer_fit
     assert play.ask() == Wait(7.0, "pause")
 
 
-def test_a_token_is_given_back_once() -> None:
-    """Design, section 3: a global token that was not used goes back."""
-    play = Play([FREE.replace(qps=1.0, burst=3)])
-    for _ in range(3):
-        flight = play.depart()
-
-    play.happen(Change(Return(flight.lease)))
-    play.happen(Change(Return(flight.lease)))
-
-    assert isinstance(play.ask(), Go)
-    assert play.ask() == Wait(1.0, "rate")
-
-
-def test_a_token_is_not_given_back_when_another_was_taken_since() -> None:
-    """It would bring two requests together."""
-    play = Play([FREE.replace(qps=1.0, burst=2)])
-    first = play.depart()
-    play.depart()
-
-    play.happen(Change(Return(first.lease)))
-
-    assert play.ask() == Wait(1.0, "rate")
-
-
 @pytest.mark.parametrize("strategy", ["token_bucket", "leaky_bucket", "sliding_window"])
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_was_taken_and_given_back_was_never_taken(strategy: Strategy, count: int) -> None:

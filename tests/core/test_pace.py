@@ -325,26 +325,6 @@ def test_a_rate_that_was_just_set_holds_for_the_very_next_request(strategy: Stra
     assert play.ask() == Wait(2.0, "rate")
 
 
-def test_a_burst_is_saved_up_and_no_more_than_that() -> None:
-    """L1: the bucket starts full and never holds more than its capacity."""
-    play = Play([FREE.replace(qps=2.0, burst=3)])
-
-    for _ in range(2):
-        assert [isinstance(play.ask(), Go) for _ in range(4)] == [True, True, True, False]
-        play.wait(HOUR)
-
-
-@pytest.mark.parametrize("rest", [2, 3, 4])
-def test_a_burst_that_was_spent_comes_back_only_as_fast_as_the_rate(rest: int) -> None:
-    """L1, Q1: a rest that is longer than the interval is not yet one that is long enough."""
-    play = Play([FREE.replace(qps=1.0, burst=5)])
-
-    assert [isinstance(play.ask(), Go) for _ in range(6)] == [True] * 5 + [False]
-    play.wait(rest * SECOND + SECOND // 2)
-
-    assert [isinstance(play.ask(), Go) for _ in range(rest + 1)] == [True] * rest + [False]
-
-
 @pytest.mark.parametrize(
     ("learned", "because"),
     [(Host(delay=10 * SECOND), "adapted"), (Host(latency=9 * SECOND), "slow_site"),

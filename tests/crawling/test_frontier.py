@@ -336,6 +336,21 @@ def test_each_host_can_have_its_own_concurrency(make: Make) -> None:
     assert sorted(claimed.host for claimed in frontier.claim(9)) == ["a.org", "a.org", "b.org"]
 
 
+def test_a_url_that_is_put_back_last_lets_its_host_s_others_go_first(frontier: Driven) -> None:
+    frontier.add(urls("a.org", 1, 2, 3), depth=1)
+    frontier.add(urls("a.org", "some day"), priority=-2)
+    [claimed] = frontier.claim()
+
+    frontier.defer(claimed, 0, last=True)
+
+    got = []
+    while claims := frontier.claim():
+        got += claims
+        frontier.done(claims[0])
+    assert [each.url.rpartition("/")[2] for each in got] == ["2", "3", "1", "some day"]
+    assert (got[2].depth, got[2].priority, got[2].tries) == (1, -1, 0)
+
+
 def test_every_url_says_how_many_pages_its_host_has_had(frontier: Driven) -> None:
     """Issue 5: what is no page, fails, goes back or ends twice is not counted"""
     frontier.add(urls("a.org", *range(6)))

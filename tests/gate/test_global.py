@@ -109,23 +109,6 @@ async def test_a_global_token_goes_back_when_the_host_says_no(store: MemoryStore
     assert (await robbed).waited >= 35.0
 
 
-async def test_a_waiter_cancelled_in_the_global_line_is_passed_over(gate: Gate) -> None:
-    """L2: first in that line, or behind."""
-    overall = UNLIMITED.replace(qps=1.0)
-    await ticket_of(gate, Request("host:before", UNLIMITED, overall))
-    tasks = [
-        asyncio.ensure_future(ticket_of(gate, Request(f"host:{number}", UNLIMITED, overall))) for number in range(6)
-    ]
-    await queued(gate, 12)
-
-    for which in (0, 3):
-        tasks[which].cancel()
-
-    done = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [each.waited for each in done if isinstance(each, Ticket)] == [1.0, 2.0, 3.0, 4.0]
-    assert gate.queues.waiting == 0
-
-
 @pytest.mark.parametrize("question", [2, 3], ids=["taking the token", "charging the host"])
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_global_token_of_one_cancelled_at_the_store_is_not_lost(slow: Slow, when: str, question: int) -> None:

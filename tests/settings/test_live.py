@@ -291,17 +291,6 @@ def test_who_hears_in_the_log_of_a_change_may_ask_for_the_settings(followed: Fol
     assert heard == [0.25]
 
 
-def test_a_file_is_looked_at_once_a_second_at_most(followed: Followed) -> None:
-    """U9"""
-    live = followed.begin("default_policy: {qps: 0.1}\n")
-    followed.write("default_policy: {qps: 0.25}\n")
-
-    for _ in range(100):
-        live.check()
-
-    assert live.current.policies.default.qps == 0.1
-
-
 def test_nothing_is_read_while_nothing_changes(followed: Followed) -> None:
     """U9"""
     live = followed.begin("default_policy: {qps: 0.1}\n")

@@ -444,26 +444,6 @@ def _cut_off(server: RedisServer) -> Iterator[None]:
             client.execute_command("CONFIG SET", "requirepass", "")
 
 
-async def test_a_server_that_lost_its_records_gets_back_what_is_remembered(
-    sheltered: Sheltered, server: RedisServer, clock: FakeClock
-) -> None:
-    """B7: a restart without persistence does not open a second budget."""
-    for _ in range(5):
-        await sheltered.store.update("host:a", count)
-    await sheltered.store.update("host:b", count)
-    server.stop()
-    await sheltered.store.update("host:a", count)
-
-    server.start()
-    clock.advance(2)
-    await sheltered.store.update("host:c", count)
-    await sheltered.until_home()
-
-    other = redis_store(server.url, clock=clock, timeout=SLOW)
-    assert [other.read(f"host:{name}").requests for name in "abc"] == [6, 1, 1]
-    other.close()
-
-
 async def test_each_outage_is_warned_about_once(
     sheltered: Sheltered, server: RedisServer, clock: FakeClock, log: Callable[[int], list[str]]
 ) -> None:
