@@ -191,6 +191,8 @@ def test_the_code_of_a_page_runs(page: Path, site: Site, tmp_path: Path) -> None
     program = moved("\n".join(blocks(page, "python")), site)
     for library in re.findall(r"curtsy\.adapters\.(\w+)", program):
         pytest.importorskip(library)
+        if library == "playwright" and shutil.which("chromium") is None:
+            pytest.skip("there is no browser")
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     if any(word in program for word in ("fetch", "crawl", "adapters")):  # not for pages that show what the settings are
         environment |= HASTE

@@ -22,7 +22,7 @@ from tests.client.fetching import AGENT
 from tests.support.site import Reply, Site, reset
 from tests.support.warm import Process
 
-LIBRARIES = ("aiohttp", "httpx", "httpx2", "requests", "scrapy")
+LIBRARIES = ("aiohttp", "httpx", "httpx2", "playwright", "requests", "scrapy")
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

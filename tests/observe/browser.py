@@ -25,30 +25,36 @@ def _missing() -> str | None:
         import playwright.sync_api  # noqa: F401
     except ImportError:
         return 'Playwright is not installed: pip install "curtsy[test]".'
-    if _program() is None:
+    if program() is None:
         return "Chromium is not installed. `make test` installs it where it may; else install your system's package."
     return None
 
 
-def _program() -> str | None:
+def program() -> str | None:
+    """The path of the browser; None if there is none."""
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """A browser; without one the test is skipped, but under CI=true it fails."""
-    if (reason := _missing()) is not None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    require()
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=_program(), args=list(FLAGS))
+        browser = playwright.chromium.launch(executable_path=program(), args=list(FLAGS))
         try:
             yield browser
         finally:
             browser.close()
+
+
+def require() -> None:
+    """Skip the test if there is no browser, but under CI=true let it fail."""
+    if (reason := _missing()) is not None:
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
 
 
 class Looked:

@@ -8,14 +8,18 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+import msgspec
+
 from curtsy.blocking import Client, parts_of
 from curtsy.client import AsyncClient, session_of
 from curtsy.core.cache import KEPT, KEPT_IF_SAID, entry_of
 from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError, Reason
+from curtsy.core.fetch_state import Refusal
 from curtsy.core.request import Failure, Headers, Reply, Request, Response, whole_number
 from curtsy.core.result import FetchResult
-from curtsy.engine.hop import BodySlot, Hop
+from curtsy.core.url import Url
+from curtsy.engine.hop import BodySlot, Hop, Send
 from curtsy.engine.keywords import ClientKeywords
 from curtsy.engine.session import Session
 
@@ -214,6 +218,17 @@ class AsyncHops:
         if unused is not None:
             await wire.discard(unused)
         return native
+
+    async def admit(self, ask: FetchRequest, send: Send) -> FetchResult:
+        """Let a browser send a request when its turn comes; return the result."""
+        hop = await self._session.hop(msgspec.structs.replace(ask, deadline=self._deadline), send)
+        if hop.slot is not None:
+            hop.slot.close()
+        return hop.result
+
+    async def follow(self, url: Url, send: Send) -> Reply | Refusal:
+        """Let a browser send a part of a page in the turn of the page; return the reply, or the refusal."""
+        return await self._session.follow(url, send)
 
     async def close(self) -> None:
         """Close the client and its store. Idempotent."""

@@ -44,6 +44,10 @@ class FetchRequest(msgspec.Struct, frozen=True):
     is_foreign: bool = False
     """True if a redirect from another registered domain led here: failures do not count against the host (C22)."""
 
+    is_part: bool = False
+    """True for a part of a page that a browser shows, such as an image. robots.txt does not apply, and no page is
+    charged."""
+
     is_renewal: bool = False
     """True if it renews a cached copy. A redirect is then not an error."""
 

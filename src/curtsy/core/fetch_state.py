@@ -139,6 +139,10 @@ class FetchState(msgspec.Struct):
             return Headers((*headers.fields, ("Authorization", url.authorization)))
         return headers
 
+    def is_page(self, request: Request) -> bool:
+        """Return whether a request charges a page."""
+        return request.method != "HEAD" and not self.ask.is_part
+
     def agent_of(self, request: Request) -> str:
         """Return the user agent of a request."""
         return request.headers.get("user-agent") or self.policies.user_agent

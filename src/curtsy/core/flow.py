@@ -281,9 +281,9 @@ def exchange(request: Request, found: Freshness, policy: Policy, state: FetchSta
 
     The retry policy decides whether to retry, admission decides when.
     """
-    url, is_page = request.url, request.method != "HEAD"
+    url, is_page = request.url, state.is_page(request)
     permission: Permission | Refusal | Failure | Again = Permission()
-    if policy.respect_robots:
+    if policy.respect_robots and not state.ask.is_part:
         known = state.world.known_rules(url.origin, policy.robots_ttl)
         permission = _heeded(known, request, policy, state) or (yield from _permission(known, request, policy, state))
     if not isinstance(permission, Permission):

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import msgspec
 
 from curtsy.core.admission import admit, forecast
-from curtsy.core.amendment import Amendment, Return, amend
+from curtsy.core.amendment import Amendment, Return, Spend, amend
 from curtsy.core.decision import Decision, Lease, No, Settled
 from curtsy.core.host import Host
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import Policy
 from curtsy.core.settlement import consequence, settle
-from curtsy.core.time import Now
+from curtsy.core.time import SECOND, Now
 from curtsy.stores import Step
 
 
@@ -181,5 +181,18 @@ def amended_if_known(policy: Policy, change: Amendment) -> Step[Host | None]:
     def step(host: Host | None, now: Now) -> tuple[Host | None, Host | None]:
         host = None if host is None else amend(host, now, policy, change)
         return host, host
+
+    return step
+
+
+def followed(policy: Policy) -> Step[float]:
+    """Return the step that charges a request in the turn of another one.
+
+    It answers 0, or the seconds for which the host refuses; nothing is charged then.
+    """
+
+    def step(host: Host | None, now: Now) -> tuple[Host | None, float]:
+        until = 0 if host is None else max(host.closed_until(policy), host.retry_after_until)
+        return (host, (until - now.at) / SECOND) if until > now.at else (amend(host, now, policy, Spend()), 0.0)
 
     return step

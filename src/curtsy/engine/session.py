@@ -18,10 +18,12 @@ from curtsy.cache.keys import PageCache
 from curtsy.cache.opening import cache_path, open_cache
 from curtsy.core import messages
 from curtsy.core.crawl_record import CrawlRecord
+from curtsy.core.decision import No
 from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.fetch_state import NO_TIME, Again, FetchState, Refusal
+from curtsy.core.fetch_state import NO_TIME, Again, FetchState, Refusal, not_admitted
 from curtsy.core.flow import closed, fetch, fetch_hop, refused_by_settings, set_out
+from curtsy.core.outcome import Kind, classify
 from curtsy.core.policy import Policies
 from curtsy.core.record import FetchRecord
 from curtsy.core.request import Failure, Headers, Reply, Request
@@ -37,6 +39,7 @@ from curtsy.engine.crawl_view import CrawlView, crawls_of
 from curtsy.engine.download import DownloadResult, DownloadTask, Part
 from curtsy.engine.driver import Driver, never
 from curtsy.engine.gate import Gate
+from curtsy.engine.gate_steps import followed, settled
 from curtsy.engine.hop import BodySlot, Hop, Send
 from curtsy.engine.single_flight import SingleFlight, always
 from curtsy.engine.store_driver import Finished
@@ -218,6 +221,26 @@ class Session:
         slot = BodySlot(self.gate, resources.open_ticket)
         self._slots.add(slot)
         return Hop(end, result, slot)
+
+    async def follow(self, url: Url, send: Send) -> Reply | Refusal:
+        """Let a browser send a part of a page in the turn of the page: charge its host, but do not wait.
+
+        A host that rests, or whose breaker is open, refuses. A status that asks for a rest is recorded.
+        """
+        self._check_open()
+        policy = self.policies.of(url.domain)
+        refused = refused_by_settings(url, policy, self.context)
+        if refused is not None:
+            return refused
+        key = policy.key_for(url.domain)
+        wait = await self.store.update(key, followed(policy))
+        if wait > 0:
+            return not_admitted(url, policy, No(Reason.CIRCUIT_OPEN, wait))
+        reply = await self._send_guarded(send, Request(url), Limits.of(policy))
+        outcome = classify(reply, self.epoch())
+        if outcome.kind is Kind.SLOWED or outcome.retry_after is not None:
+            await self.store.update(key, settled(policy, None, outcome))
+        return reply
 
     async def _send_guarded(self, send: Send, request: Request, limits: Limits) -> Reply:
         """Send a request by a library, unless the name has an address that is refused.
