@@ -9,12 +9,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.crawling.frontier import redis_jobs
 from curtsy.crawling.frontier.protocol import Requeue
-from curtsy.crawling.jobs import Job, look, requeue_in_folder, requeue_on_server, shared
+from curtsy.crawling.jobs import CLOCK_MARGIN, Job, look, requeue_in_folder, requeue_on_server, shared, unstored_since
+from curtsy.crawling.outputs.append_file import End
+from curtsy.crawling.outputs.parts import PartsState, Sealed
 from curtsy.crawling.start import acrawl
 from tests.crawling.test_parts import Bucket
 from tests.crawling.test_resume import build
@@ -132,6 +135,25 @@ async def test_pages_of_a_worker_whose_disk_is_lost_are_fetched_again(site: Site
         assert paths(site) == Counter(["/page/11", *(url.removeprefix(site.url("")) for url in lost)])
         assert sorted(urls(tmp_path / "two.jsonl")) == sorted(site.url(f"/page/{number}") for number in range(PAGES))
         assert summary.queued == 0
+
+
+async def test_pages_that_a_lost_worker_had_stored_are_left_out(site: Site, tmp_path: Path) -> None:
+    """Those of the present part are not stored; a local output has none that are."""
+    stored = PartsState(3, None, 5000.0, (Sealed(2, 7, "part.jsonl", 4000.0),), End(0, 0, 0, "", ""), 9)
+    state = msgspec.to_builtins(stored)
+    skipped: dict[str, Any] = {"output:w:examples": {}, "output:w:skipped:/skipped.csv": {}, "output:v:jsonl:/a": {}}
+
+    assert unstored_since({"output:w:jsonl:s3://b/a.jsonl": state} | skipped, "w") == 4000 - CLOCK_MARGIN
+    assert unstored_since({"output:w:jsonl:s3://b/a": state, "output:w:jsonl:/a": {}}, "w") == 0
+    assert unstored_since({"output:w:table:pages": 5}, "w") == 0
+    build(site, "tree", PAGES)
+    with RedisServer() as server:
+        given = {"store": server.url, "lease": 3.0}
+        await run(site, tmp_path / "one" / "docs", f"memory://{tmp_path.name}/pages.jsonl", **given)
+        worker = (tmp_path / "one" / "docs" / "worker").read_text()
+
+        assert await requeue_on_server(server.url, await found(server), Requeue(worker=worker)) == 0
+        assert await requeue_on_server(server.url, await found(server), Requeue(worker=worker, since=1.0)) == PAGES
 
 
 async def test_pages_of_a_worker_at_work_are_left_alone(site: Site, tmp_path: Path) -> None:

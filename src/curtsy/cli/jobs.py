@@ -336,8 +336,9 @@ def requeue(
     """Put finished URLs back into the queue of a job, which fetches them again at its next start.
 
     Use it for URLs that failed, and for pages that were lost with their output. Pages that are still in an output will
-    be there twice. A job of this machine must not be running; neither may the named worker of a shared one. Pages of
-    outputs that are stored with --durable cannot be lost, and are not recorded.
+    be there twice. With --worker alone, those that its outputs have stored in an object store are left out. A job of
+    this machine must not be running; neither may the named worker of a shared one. Pages of outputs that are stored
+    with --durable cannot be lost, and are not recorded.
     """
     import asyncio
 

@@ -27,7 +27,7 @@ from curtsy.core.secrets import masked_repr
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.local import read_job, requeue_in
 from curtsy.crawling.frontier.protocol import Counts, Requeue
-from curtsy.crawling.outputs.skipped import Examples
+from curtsy.crawling.outputs.skipped import Examples, SkippedCsv
 from curtsy.crawling.progress import CrawlTotals, together
 from curtsy.stores.sqlite_file import FileInUse
 from curtsy.stores.url import check_path
@@ -105,6 +105,9 @@ def pages_in(notes: Mapping[str, Any]) -> int:
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 
 FRONTIER, SPOOL = "frontier.sqlite", "spool"
+
+CLOCK_MARGIN = 60.0
+"""Seconds by which the clock of a worker may differ from that of its server."""
 
 WORKER_FILE, _WORKER_FILES = "worker", re.compile(r"worker(-[0-9]+)?", re.ASCII)
 
@@ -219,7 +222,24 @@ async def requeue_on_server(server: str, job: Job, choice: Requeue) -> int:
     from curtsy.crawling.frontier.redis_requeue import requeue_shared
 
     workers = sorted(each.removeprefix(f"{TOTALS}:") for each in job.notes if each.startswith(f"{TOTALS}:"))
-    return (await requeue_shared(server, job.name, choice, workers, uncounted)).total()
+    return (await requeue_shared(server, job.name, choice, workers, uncounted, unstored_since)).total()
+
+
+def unstored_since(notes: Mapping[str, Any], worker: str) -> float:
+    """Return the time from which on the loss of a worker's disk may have taken pages, in epoch seconds.
+
+    Earlier pages are stored in all its outputs. There is a margin for the clocks of machines.
+    """
+    from curtsy.crawling.outputs.parts import stored_before
+
+    prefix = f"output:{worker}:"
+    outputs = {name.removeprefix(prefix): state for name, state in notes.items() if name.startswith(prefix)}
+    times = [
+        stored_before(name, state)
+        for name, state in outputs.items()
+        if name != Examples.name and not name.startswith(f"{SkippedCsv.kind}:")
+    ]
+    return max(0.0, min(times, default=0.0) - CLOCK_MARGIN)
 
 
 def uncounted(notes: Mapping[str, Any], found: Mapping[str, int]) -> dict[str, Any]:

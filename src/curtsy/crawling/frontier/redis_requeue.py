@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.messages import no_job, present_workers, unknown_worker
 from curtsy.crawling.frontier import redis_codec
@@ -23,26 +25,37 @@ Adapt = Callable[[Mapping[str, Any], Mapping[str, int]], Mapping[str, Any]]
 """Function of the notes and the numbers of URLs that are queued again, which returns the notes that change."""
 
 
-async def requeue_shared(url: str, name: str, choice: Requeue, workers: list[str], adapt: Adapt) -> Counter[str]:
+async def requeue_shared(
+    url: str,
+    name: str,
+    choice: Requeue,
+    workers: list[str],
+    adapt: Adapt,
+    unstored_since: Callable[[Mapping[str, Any], str], float],
+) -> Counter[str]:
     """Queue finished URLs of a job again; return their numbers, by reason of failure or `page`.
 
-    `workers` are those of the job. Raises PolicyError for a worker that is present, because it counts its own pages.
+    `workers` are those of the job. `unstored_since` is a function of the notes and a worker: without a time in
+    `choice`, earlier pages of that worker are left out. Raises PolicyError for a worker that is present, because it
+    counts its own pages.
     """
     async with contextlib.aclosing(RedisJobs(url)) as registry:
         job, summary = await registry.find(name), await registry.job(name)
         if job is None or summary is None:
             raise StoreError(no_job(name))
-        requeue = _Requeue(registry, job, choice)
         if choice.reasons is not None:
-            found = await requeue.failed()
+            found = await _Requeue(registry, job, choice).failed()
             await registry.demand(note_calls(job, adapt(summary.notes, found)))
             return found
         if choice.worker is not None and choice.worker not in workers:
             raise PolicyError(unknown_worker(name, choice.worker, workers))
         chosen = workers if choice.worker is None else [choice.worker]
+        if choice.worker is not None and not choice.since:
+            choice = msgspec.structs.replace(choice, since=unstored_since(summary.notes, choice.worker))
         present = {worker for worker, ago in summary.heard.items() if ago <= PRESENCE}
         if busy := sorted(present.intersection(chosen)):
             raise PolicyError(present_workers(name, busy))
+        requeue = _Requeue(registry, job, choice)
         return Counter(page=sum([await requeue.pages(each, summary.notes, adapt) for each in chosen]))
 
 

@@ -15,6 +15,7 @@ pages that are done, each once.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shutil
@@ -74,6 +75,9 @@ class Sealed(msgspec.Struct, frozen=True, gc=False):
     file: str
     """File name of its spool."""
 
+    since: float = 0.0
+    """Time of its first entry, in epoch seconds; 0 if unknown."""
+
 
 class PartsState(msgspec.Struct, frozen=True):
     """End of an output in parts."""
@@ -116,6 +120,21 @@ KINDS = {
     "csv": PartKind(r"\.csv$", ".csv"),
     "skipped": PartKind(r"\.csv$", ".csv"),
 }
+
+
+def stored_before(output: str, state: Any) -> float:
+    """Return the time before which all pages of an output are stored away from this machine, in epoch seconds.
+
+    `output` is its name, and `state` its last recorded flush. The result is 0 for outputs on this machine.
+    """
+    kind, _, path = output.partition(":")
+    if kind not in KINDS or not is_url(path) or path.lower().startswith("file:"):
+        return 0.0
+    found = read_state(output, state, PartsState)
+    if found is None:
+        return 0.0
+    begun = [each.since for each in found.sealed] + ([] if found.since is None else [found.since])
+    return min(begun, default=math.inf)
 
 
 class Parts(FileOutput):
@@ -328,7 +347,7 @@ class Parts(FileOutput):
     def _seal(self) -> None:
         """End the present part and begin the next one."""
         state, written = self._state, self._inner.written()
-        part = Sealed(state.part, written.entries, os.path.basename(self._inner.file))
+        part = Sealed(state.part, written.entries, os.path.basename(self._inner.file), state.since or 0.0)
         self._inner.close()
         self._state = msgspec.structs.replace(
             state, part=state.part + 1, since=None, sealed=(*state.sealed, part), lost=state.lost + written.missing
