@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
+import signal
 import socket
 import threading
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -27,7 +30,7 @@ from curtsy.crawling.start import acrawl
 from tests.crawling.crawl_process import CrawlProcess
 from tests.crawling.web import QUICK, html
 from tests.support.bounds import Lateness
-from tests.support.polling import block_until, steady
+from tests.support.polling import block_until, steady, until
 from tests.support.redis_server import RedisCluster, RedisServer
 from tests.support.site import Reply, Site, Visit
 
@@ -106,6 +109,70 @@ def test_the_same_on_a_cluster_with_many_kills(site: Site, tmp_path: Path) -> No
     """F53, F59, Issue 5: three nodes"""
     with RedisCluster(3) as cluster:
         share_and_kill(site, tmp_path, cluster.url, pages=200, kills=20, steady=4)
+
+
+def crawl_through_kills_and_hiccups(
+    site: Site, folder: Path, store: str, hiccup: Callable[[float], None], *, pages: int, kills: int
+) -> None:
+    """Crawl with eight workers that are killed in turn and started again, and with hiccups of the server."""
+    hosts, rate, lease = [f"127.0.1.{number}" for number in range(1, 31)], 30.0, 3.0
+    budget = pages + 1 + kills
+    options: dict[str, Any] = {
+        **MANNERS, "seeds": build(site, pages, hosts=hosts), "store": store, "lease": lease, "global_qps": rate,
+        "max_requests_per_day": budget,
+    }  # fmt: skip
+    files = [folder / f"{number}.jsonl" for number in range(8)]
+
+    def worker(place: int) -> CrawlProcess:
+        return CrawlProcess(**options, job=str(folder / str(place) / "shared"), outputs=[str(files[place])])
+
+    workers = [worker(place) for place in range(8)]
+    hiccups = {kills // 4: 2.0, kills // 2: 20.0, 3 * kills // 4: 2.0}
+    total, killed = pages * len(hosts), 0
+    for kill in range(kills):
+        enough = (kill + 1) * total // (kills + 2)
+        place = kill % 8
+        killed += workers[place].kill_when(lambda: len(site.journal) > enough, 600)  # noqa: B023
+        workers[place] = worker(place)
+        if kill in hiccups:
+            hiccup(hiccups[kill])
+    summaries = [each.summary(600) for each in workers]
+
+    visits = [visit for visit in site.visits() if visit.path != "/robots.txt"]
+    seen = Counter((visit.host, visit.path) for visit in visits)
+    written = [url for each in files for url in _written(each)]
+    pairs = [pair for host in hosts for pair in pairwise(site.visits(host=host))]
+    times = sorted(visit.at for visit in visits)
+    figures = {
+        "kills": killed,
+        "repeated": len(visits) - len(seen),
+        "gaps short by more than 1 ms": sum(after.at - before.at < GAP - 0.001 for before, after in pairs),
+        "most in one second": max(bisect_left(times, at + 1.0) - place for place, at in enumerate(times)),
+        "pages a second": round(len(times) / (times[-1] - times[0]), 1),
+    }
+    print(figures)
+    assert {summary["ended"] for summary in summaries} == {"done"}
+    assert len(seen) == total, "some page was lost"
+    assert len(written) == len(set(written)) == total, "some page was not written, or twice"
+    assert all(len(site.visits(host=host)) <= budget for host in hosts)
+    assert all(site.max_concurrency(host) == 1 for host in hosts)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", ["single", "cluster"])
+def test_eight_workers_through_a_hundred_kills_and_three_hiccups(site: Site, tmp_path: Path, kind: str) -> None:
+    """Issue 17: nothing is lost, written twice, or over a budget, and no host is requested twice at once"""
+    with RedisServer() if kind == "single" else RedisCluster(3) as server:
+        nodes = server.masters if isinstance(server, RedisCluster) else [server]
+
+        def hiccup(seconds: float) -> None:
+            until = time.monotonic() + seconds
+            os.kill(nodes[0].pid, signal.SIGSTOP)
+            block_until(lambda: time.monotonic() >= until, every=0.05)
+            os.kill(nodes[0].pid, signal.SIGCONT)
+
+        crawl_through_kills_and_hiccups(site, tmp_path, server.url, hiccup, pages=40, kills=30)
 
 
 def test_a_host_has_no_more_pages_than_it_may_over_all_workers_and_restarts(site: Site, tmp_path: Path) -> None:
@@ -335,15 +402,16 @@ async def test_a_shared_job_is_not_joined_from_where_it_never_was(site: Site, tm
 
 
 def test_while_the_server_does_not_answer_the_crawl_pauses_and_goes_on_by_itself(site: Site, tmp_path: Path) -> None:
-    """F55: nothing is lost"""
+    """F55: nothing is lost. Issue 17: two seconds after the server is back, so are the workers"""
     seeds = build(site, 14)
-    with RedisServer() as server:
-        options: dict[str, Any] = {**MANNERS, "seeds": seeds, "lease": 20.0, "store": server.url}
+    with RedisServer() as server, Lateness() as late:
+        options: dict[str, Any] = {**MANNERS, "seeds": seeds, "lease": 20.0, "store": f"{server.url}?timeout=0.5"}
         workers = [CrawlProcess(**options, job=str(tmp_path / name / "shared")) for name in ("a", "b")]
         block_until(lambda: site.count() > 30)
         server.pause()
         block_until(steady(site.count), every=2.0)  # what had been claimed still goes out, and then nothing
         asked = site.count()
+        resumed_at = time.monotonic()
         server.resume()
         summaries = [worker.summary() for worker in workers]
 
@@ -351,6 +419,25 @@ def test_while_the_server_does_not_answer_the_crawl_pauses_and_goes_on_by_itself
     seen = Counter((visit.host, visit.path) for visit in site.visits() if visit.path != "/robots.txt")
     assert len(seen) == 14 * len(HOSTS)
     assert asked < sum(seen.values())
+    assert min(visit.at for visit in site.visits() if visit.at > resumed_at) - resumed_at < 2.0 + late.most
+
+
+async def test_a_worker_that_starts_while_the_server_does_not_answer_waits_for_it(
+    site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Issue 17: it does not end with an error"""
+    site.page("/", html())
+    with RedisServer() as server:
+        given: dict[str, Any] = {**QUICK, "store": f"{server.url}?timeout=0.3", "job": tmp_path / "shared"}
+        server.pause()
+        async with acrawl(site.url("/"), **given) as crawl:
+            running = asyncio.ensure_future(crawl.run())
+            await until(lambda: [each for each in caplog.records if "starts when" in each.getMessage()])
+            assert not running.done()
+            server.resume()
+            summary = await running
+
+    assert (summary.ended, summary.totals.pages) == ("done", 1)
 
 
 async def test_a_page_that_names_another_as_its_own_while_the_server_is_away_is_not_lost(site: Site) -> None:

@@ -10,11 +10,11 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from typing import Self
+from typing import Any, Self
 
 from curtsy.client import AsyncClient, session_of
 from curtsy.core.crawl_record import MOST_HOSTS, MOST_SEEDS, CrawledHost, CrawlRecord, crawl_key
-from curtsy.core.errors import CurtsyError, PolicyError
+from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.secrets import mask_url
 from curtsy.core.time import SECOND, Now, span
 from curtsy.crawling.committer import Committer
@@ -38,6 +38,9 @@ _log: LibraryLogger = library_logger("crawl")
 
 EVERY = 1.0
 """Seconds between two reports of the progress: real time, because people watch it."""
+
+LONGEST_OUTAGE = 60.0
+"""Seconds for which a shared crawl that starts waits for a server that does not answer."""
 
 SHARE = 50
 """Divisor: at most 1/SHARE of the time is spent on snapshots, because one of very many hosts takes long."""
@@ -161,7 +164,7 @@ class AsyncCrawl:
         Raises PolicyError if the job began with other seeds.
         """
         self._check_open()
-        notes = await self.frontier.notes()
+        notes = await self._reach()
         check_seeds(self._job, self.seeds, notes)
         pages = self.options.max_pages
         if pages is not None:  # minus the pages that the job has already
@@ -258,6 +261,7 @@ class AsyncCrawl:
             if self._main is None:
                 self._check_open()
                 try:
+                    await self._reach()
                     if self._pool is not None:
                         await self._pool.open()
                     await self._crawler.open()
@@ -267,6 +271,24 @@ class AsyncCrawl:
                 self._main = asyncio.ensure_future(self._crawl())
                 self._main.add_done_callback(lambda _: self._crawler.results.changed.set())
             return self._main
+
+    async def _reach(self) -> dict[str, Any]:
+        """Return the job's notes. If the server of a shared job does not answer, wait for it.
+
+        So a worker can start during an outage. It gives up after LONGEST_OUTAGE seconds, or `patience`.
+        """
+        give_up_at = self._session.timers.now() + min(LONGEST_OUTAGE, self.options.patience)
+        is_told = False
+        while True:
+            try:
+                return await self.frontier.notes()
+            except StoreError as error:
+                if not self.is_shared or self._session.timers.now() >= give_up_at:
+                    raise
+                if not is_told:
+                    _log.warning(f"{error} The crawl starts when the server answers.")
+                is_told = True
+            await asyncio.sleep(EVERY)
 
     def _check_open(self) -> None:
         if self._is_closed:

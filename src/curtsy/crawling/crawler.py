@@ -59,7 +59,7 @@ RESERVED = 0.5
 """Seconds for which a sitemap that may not be needed is put back."""
 
 FIRST_RETRY, LONGEST_RETRY = 1.0, 30.0
-"""First and longest delay in seconds before a retry after a full disk or a lost server."""
+"""First and longest delay in seconds before a retry after a full disk."""
 
 
 class Crawler:
@@ -279,7 +279,8 @@ class Crawler:
         self.trouble = str(error)
         with contextlib.suppress(CurtsyError):
             await self._renew()
-        retry_at = now + min(FIRST_RETRY * 2 ** min(self._failed_turns - 1, 10), LONGEST_RETRY, left)
+        longest = LONGEST_RETRY if self._lease is None else SHARED_LOOK  # a server's hiccup is over soon
+        retry_at = now + min(FIRST_RETRY * 2 ** min(self._failed_turns - 1, 10), longest, left)
         while self.stopping is None and (wait := retry_at - self._timers.now()) > 0:
             await self._sleep(wait)  # a fetch that ends meanwhile must not count as another failed turn
         return None

@@ -403,6 +403,9 @@ class WorkerPool:
         number = zlib.crc32(site.encode()) % self._count
         if (process := self._processes[number]) is None:  # it is started again
             ready = [place for place, each in enumerate(self._processes) if each is not None]
+            if not ready:
+                self._results.put(Finished(claimed, Deferred(0.0)))
+                return
             number = ready[zlib.crc32(site.encode()) % len(ready)]
             process = self._processes[number]
             assert process is not None
