@@ -186,8 +186,7 @@ def admit(
         host.places and tuple([place for place in host.places if place.until > at]),
         spending(host.day, host.earlier, host.jumped_at, now, policy.calendar) if is_limited else None,
         bool(host.tripped_at and policy.breaker),
-        at - host.sent_at > policy.rested_us and host.spent <= TOKEN and count == 1 and not host.delay
-        and not host.crawl_delay and not crawl_delay and host.latency <= policy.target_us,
+        count == 1 and not crawl_delay and _has_rested(host, policy, at),
     )  # fmt: skip
     wait: Wait | None = None
     for rule in _rules(host, at, case):
@@ -208,6 +207,17 @@ def _rules(host: Host, at: int, case: Case) -> tuple[Rule, ...]:
     if case.places or host.retry_after_until > at:
         return PACE
     return IDLE[case.spending is not None, case.is_rested]
+
+
+def _has_rested(host: Host, policy: Policy, at: int) -> bool:
+    """Return whether the last departure was longer ago than any pace of one request requires."""
+    return (
+        at - host.sent_at > policy.rested_us
+        and host.spent <= TOKEN
+        and not host.delay
+        and not host.crawl_delay
+        and host.latency <= policy.target_us
+    )
 
 
 def _charged(host: Host, policy: Policy, case: Case, roll: float, scheduled: bool) -> tuple[Host, Go]:
@@ -316,8 +326,8 @@ def ready_in(host: Host, now: Now, policy: Policy) -> float:
     if host.overrides:
         policy = overridden(policy, host.overrides)
     ready_at = host.retry_after_until
-    if host.sent_at and (paced_at := paced(host, policy)[0]) > ready_at:
-        ready_at = paced_at
+    if host.sent_at and not _has_rested(host, policy, now.at):
+        ready_at = max(ready_at, paced(host, policy)[0])
     return (ready_at - now.at) / SECOND if ready_at > now.at else 0.0
 
 

@@ -201,10 +201,12 @@ class FetchState(msgspec.Struct):
         match end:
             case Response() if url is not None:
                 status, headers, body = end.status, end.headers, end.body
-                if not ask.follow and status in REDIRECTS:
+                if 200 <= status < 300:
+                    pass
+                elif not ask.follow and status in REDIRECTS:
                     if not ask.is_renewal:
                         reason, message = Reason.REDIRECTED, messages.redirected(url, status)
-                elif not 200 <= status < 300:
+                else:
                     reason, cause = Reason.HTTP_STATUS, f"status {status}{messages.tries(tries)}"
                     message = messages.bad_status(url, status, retry_after, tries, self.asked_for)
             case Refusal():

@@ -257,7 +257,9 @@ class Policy:
         derive(self, "lease", self.lease_us / SECOND)
         derive(self, "robots_lease", self.robots_timeout + min(5.0, max(1.0, self.robots_timeout / 2)))
         longest = max(interval, self.pause_us + self.pause_span_us, self.delay_us)
-        derive(self, "rested_us", math.inf if self.strategy == "sliding_window" else longest + SECOND)
+        # Without a rate, a pause or a delay, a host has always rested.
+        rested = longest + SECOND if longest else -1
+        derive(self, "rested_us", math.inf if self.strategy == "sliding_window" else rested)
         derive(self, "floor_us", max(interval if self.burst_tokens == TOKEN else 0, self.delay_us))
         derive(self, "calendar", calendar(self.timezone))
         derive(self, "target_us", round(self.target_latency * SECOND))

@@ -106,7 +106,8 @@ class RetryShare:
     def count(self, host: str) -> None:
         """Count a request sent to a host."""
         with self._lock:
-            self._left = min(self._capacity, self._left + self._share)
+            if self._left < self._capacity:
+                self._left = min(self._capacity, self._left + self._share)
             if host != self._host:
                 self._is_shared, self._host = self._host is not None or self._is_shared, host
             if self._taken and (taken := self._taken.get(site := site_of(host))) is not None:
