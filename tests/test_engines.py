@@ -7,14 +7,13 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests.support.bounds import Lateness
-from tests.support.polling import block_until
 from tests.support.redis_server import RedisServer, redis_available
 from tests.support.site import Reply, Site, Visit
 from tests.support.venv import python_with
@@ -134,7 +133,7 @@ def test_airflow_tasks_share_a_job(site: Site, store: RedisServer, tmp_path: Pat
     """Issue 17, 4: two runs of a DAG at once, each in its own process, take part in one crawl"""
     python = python_with("apache-airflow")
     runs = []
-    with judged(site):
+    with judged(site), ExitStack() as stack:
         for name in ("one", "two"):
             home = tmp_path / name
             (home / "dags").mkdir(parents=True)
@@ -145,14 +144,11 @@ def test_airflow_tasks_share_a_job(site: Site, store: RedisServer, tmp_path: Pat
             }  # fmt: skip
             run(python, ["-m", "airflow", "db", "migrate"], env, home)
             command = [str(python), "-m", "airflow", "dags", "test", "nightly_crawl"]
-            runs.append(subprocess.Popen(command, cwd=home, env=env, stdout=(home / "log").open("w"), stderr=-2))
-        try:
-            block_until(lambda: len(site.journal) >= BUDGET, within=300)
-            codes = [each.wait(300) for each in runs]
-        finally:
-            for each in runs:
-                each.kill()
-                each.wait(60)
+            log = stack.enter_context((home / "log").open("w"))
+            run_of_dag = stack.enter_context(subprocess.Popen(command, cwd=home, env=env, stdout=log, stderr=log))
+            stack.callback(run_of_dag.kill)
+            runs.append(run_of_dag)
+        codes = [each.wait(300) for each in runs]
 
     assert codes == [0, 0], (tmp_path / "one" / "log").read_text()[-4000:]
     pages = [line for name in ("one", "two") for line in (tmp_path / name / "pages.jsonl").read_text().splitlines()]

@@ -21,7 +21,7 @@ The keys of a partition begin with the base in KEYS[1]:
 
 The queued URLs are sorted by their bytes: by host, by rank, then by age. URLs of one host that one page added together
 share a member, which saves their parent and most of Redis's overhead per member. A target is `s` for https or `p` for
-http, followed by the path and query.
+http, followed by the path and query. A parent with https begins with `//`.
 
 Jobs of format 3 have neither `:fresh` nor `:more`, and another packing of hosts. All scripts read both formats. They
 write what ARGV[4] says, because workers that know format 3 alone may be at work.

@@ -121,7 +121,7 @@ def chunks(founds: Sequence[Found]) -> Iterator[dict[Group, list[str]]]:
         groups: dict[Group, list[str]] = {}
         for found, url in chunk:
             rank = rank_of(found.depth, found.priority, found.hops)
-            groups.setdefault((host_of(url), rank, found.parent or ""), []).append(url)
+            groups.setdefault((host_of(url), rank, _short(found.parent or "")), []).append(url)
         yield groups
 
 
@@ -189,7 +189,7 @@ def claimed_of(handed: Handed, until: float, nonce: int, partition: int, partiti
         host=handed.host,
         depth=depth,
         priority=priority,
-        parent=handed.parent or None,
+        parent=_whole(handed.parent) or None,
         hops=hops,
         tries=handed.tries,
         ticket=nonce * _NUMBERS + handed.ticket * partitions + partition,
@@ -206,6 +206,16 @@ def packed(rank: int) -> bytes:
 def _site_mark(site: str) -> str:
     """Return a text for the set of seen URLs that records a registered domain; it cannot be a URL."""
     return f"site {site}"
+
+
+def _short(parent: str) -> str:
+    """Return a parent as it is stored: without `https:`, because each URL of a small host has one of its own."""
+    return parent.removeprefix("https:") if parent.startswith("https://") else parent
+
+
+def _whole(parent: str) -> str:
+    """Return the parent that was stored. Earlier versions stored whole URLs."""
+    return f"https:{parent}" if parent.startswith("//") else parent
 
 
 def target_of(url: str) -> str:
