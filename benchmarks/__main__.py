@@ -15,7 +15,7 @@ import sys
 
 from benchmarks.report import ROOT, folder_for, print_table
 
-BENCHMARKS = ("crawl", "fetch", "adapters", "limiter", "extraction", "robots", "frontier", "commands")
+BENCHMARKS = ("crawl", "fetch", "adapters", "limiter", "extraction", "robots", "frontier", "schedule", "commands")
 LIMIT = 900.0
 """Maximum seconds of one benchmark."""
 

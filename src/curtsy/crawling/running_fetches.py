@@ -167,8 +167,7 @@ class RunningFetches:
     @property
     def oldest_at(self) -> float | None:
         """Return when the oldest running fetch began; None if there is none."""
-        oldest = next(iter(self._fetches.values()), None)
-        return None if oldest is None else oldest.began_at
+        return next((fetch.began_at for fetch in self._fetches.values()), None)
 
     def unanswered(self) -> list[RunningFetch]:
         """Return the fetches whose responses are not read yet."""
