@@ -29,6 +29,7 @@ from curtsy.crawling.results import CrawledPage
 from curtsy.crawling.seeds import Given, Seeds
 from curtsy.crawling.worker_pool import WorkerPool
 from curtsy.engine.counters import process_name
+from curtsy.engine.crawl_view import SILENT
 from curtsy.engine.session import Session
 from curtsy.system.log import LibraryLogger, library_logger
 from curtsy.system.threads import Once
@@ -374,7 +375,7 @@ class CrawlPublisher:
         """Publish repeatedly until cancelled."""
         while True:
             await self.tell()
-            await asyncio.sleep(max(EVERY, SHARE * self._took))
+            await asyncio.sleep(max(EVERY, min(SHARE * self._took, SILENT / 3)))
 
     async def tell(self, is_over: bool = False) -> None:
         """Publish once. `is_over` marks the last update, however the crawl ended."""
