@@ -75,6 +75,8 @@ class WriteBuffer:
         self._batches = 0
         """Number of times that pages were written."""
         self._slow_until = 0.0
+        self._is_writing = False
+        """True while the thread writes: a caller would wait for it."""
 
     def get(self, key: str) -> Waiting | None:
         """Return the page that waits under `key`, or None."""
@@ -106,7 +108,8 @@ class WriteBuffer:
         self._pages[key] = page
         self._bytes += len(page.body)
         fill = max(len(self._pages) / MOST, self._bytes / MOST_BYTES)
-        is_full = fill >= (LIMIT if time.monotonic() < self._slow_until else 1)
+        is_thread_busy = self._is_writing or time.monotonic() < self._slow_until
+        is_full = fill >= (LIMIT if is_thread_busy else 1)
         return not self._start(write, is_due=fill >= 1 and not is_full) or is_full
 
     def _write_here(self, write: Callable[[], None]) -> None:
@@ -146,7 +149,9 @@ class WriteBuffer:
                 continue  # all pages that wait are younger than half of the delay
             self._is_due.clear()
             before = self.waiting()
+            self._is_writing = True
             self.flush()
+            self._is_writing = False
             with self._lock:
                 are_left = any(self._pages.get(key) is page for key, page in before.items())
                 if not self._pages or are_left:  # left by a cache that is closed
