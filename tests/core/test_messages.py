@@ -51,7 +51,7 @@ def all_messages() -> dict[Reason, list[str]]:
         Reason.PATH_DENIED: [messages.path_denied(PAGE, "/private")],
         Reason.ROBOTS_DISALLOWED: [messages.disallowed(PAGE, verdict, "curtsy")],
         Reason.ROBOTS_UNREACHABLE: [messages.disallowed(PAGE, UNREACHABLE, "curtsy")],
-        Reason.DEADLINE: [messages.late(PAGE, 12.0), messages.cut_off(PAGE)],
+        Reason.DEADLINE: [messages.late(PAGE, 12.0), messages.late(PAGE, None)],
         Reason.NOT_IN_CACHE: [messages.not_kept(PAGE)],
         Reason.CLOSED: [messages.closed(PAGE.text), messages.refused(PAGE, POLICY, No(Reason.CLOSED, None))],
         Reason.DOMAIN_BUDGET_EXCEEDED: [

@@ -73,20 +73,12 @@ def refused(url: Url, policy: Policy, no: No) -> str:
             return closed(url.text)
 
 
-def late(url: Url, needed: float) -> str:
-    """Describe a deadline that cannot be met."""
-    return (
-        f"not fetching {url.text} in time: its request is allowed in {span(needed)} at the earliest, after the "
-        "deadline. Allow more time, or try again later."
-    )
-
-
-def cut_off(url: Url) -> str:
-    """Describe a deadline that passed before robots.txt was fetched."""
-    return (
-        f"not fetching {url.text} in time: the deadline passed before its robots.txt was fetched. "
-        "Allow more time, or try again later."
-    )
+def late(url: Url, needed: float | None) -> str:
+    """Describe a deadline that cannot be met; None: one that passed before robots.txt was fetched."""
+    why = "the deadline passed before its robots.txt was fetched"
+    if needed is not None:
+        why = f"its request is allowed in {span(needed)} at the earliest, after the deadline"
+    return f"not fetching {url.text} in time: {why}. Allow more time, or try again later."
 
 
 def closed(url: str) -> str:

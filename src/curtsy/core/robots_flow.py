@@ -155,7 +155,7 @@ def _robots_txt(
         has_run_out = state.is_cut_off(reply)
         yield Settle(ticket, state.outcome(reply, robots=True, guest=is_guest))
         if has_run_out:
-            return Refusal(Reason.DEADLINE, messages.cut_off(request.url))
+            return Refusal(Reason.DEADLINE, messages.late(request.url, None))
         found = _meant(reply, url, is_first=url is first)
         if isinstance(found, Found | Failure):
             return found
