@@ -64,17 +64,39 @@ async def test_a_long_queue_is_split_and_keeps_its_order(server: RedisServer) ->
     await frontier.close()
 
 
-async def test_a_url_of_a_host_of_its_own_takes_little_memory(server: RedisServer) -> None:
-    """Issue 17: at most 200 bytes with its host and the memory of having seen it"""
+@pytest.mark.parametrize("parent", [None, "https://www.site000000.org/2026/11/some-page-of-links.html"])
+async def test_a_url_of_a_host_of_its_own_takes_little_memory(server: RedisServer, parent: str | None) -> None:
+    """Issue 17: at most 200 bytes with its host, its page, and the memory of having seen it"""
     frontier = RedisFrontier(server.url, "small", timeout=SLOW)
     await frontier.check()
     urls = [f"https://www.site{number:06d}.org/2026/some-item-{number:08d}.html" for number in range(30_000)]
     before = server.command("INFO", "memory")["used_memory"]
-    await frontier.add(Found(urls))
+    await frontier.add(Found(urls, parent=parent))
     used = server.command("INFO", "memory")["used_memory"] - before
     await frontier.close()
 
     assert used / len(urls) <= 200
+
+
+async def test_a_new_host_of_an_earlier_version_is_served(server: RedisServer) -> None:
+    """Issue 17: the list of new hosts had names alone, and their URLs were with the hosts"""
+    frontier = RedisFrontier(server.url, "before", partitions=1, timeout=SLOW)
+    await frontier.add(Found(["https://a.org/1", "https://b.org/1"], parent="http://c.org/"))
+    [fresh], [hosts] = (server.command("KEYS", f"*{{before@*:{name}") for name in ("fresh", "hosts"))
+    for place, entry in enumerate(server.command("LRANGE", fresh, 0, -1)):
+        name, lone = msgspec.msgpack.decode(entry[8:], type=tuple[msgspec.Raw, msgspec.Raw])
+        host = msgspec.msgpack.decode(name, type=str)
+        fields = msgspec.msgpack.decode(server.command("HGET", hosts, host), type=list[msgspec.Raw])
+        server.command("HSET", hosts, host, msgspec.msgpack.encode([*fields, lone]))
+        server.command("LSET", fresh, place, entry[:8] + host.encode())
+
+    claims = await frontier.claim(5)
+
+    assert [(each.url, each.parent) for each in claims] == [
+        ("https://a.org/1", "http://c.org/"), ("https://b.org/1", "http://c.org/"),
+    ]  # fmt: skip
+    assert (await frontier.counts()).queued == 0
+    await frontier.close()
 
 
 async def test_hosts_that_were_never_due_have_their_turn_in_the_order_they_came(server: RedisServer) -> None:
