@@ -154,7 +154,8 @@ class WriteBuffer:
             self._is_writing = False
             with self._lock:
                 are_left = any(self._pages.get(key) is page for key, page in before.items())
-                if not self._pages or are_left:  # left by a cache that is closed
+                # Not at once when the buffer is empty: starting a thread waits for a core.
+                if not (self._pages or before) or are_left:  # left by a cache that is closed
                     self._thread = None
                     return
 
