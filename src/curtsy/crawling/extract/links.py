@@ -91,12 +91,17 @@ class Joiner:
             elif ":" in page:
                 if _ABSOLUTE.match(page) and "/." not in page:
                     return page
-            elif page:
-                dots, _, rest = page.rpartition("./")
-                is_sure = rest[:1] not in _UNSURE and "/." not in rest
-                if is_sure and (folder := self._folders.get(dots) or self._folder(dots)):
-                    return folder + rest
+            elif page and (url := self._relative(page)):
+                return url
         return self._parsed(href, page)
+
+    def _relative(self, page: str) -> str:
+        """Return the URL of a relative path; empty if it must be parsed as a whole."""
+        dots, _, rest = page.rpartition("./")
+        if rest[:1] in _UNSURE or "/." in rest:
+            return ""
+        folder = self._folders.get(dots) or self._folder(dots)
+        return folder + rest if folder else ""
 
     def _folder(self, dots: str) -> str:
         """Return the URL of a relative path that ends with `./`, given without it.
