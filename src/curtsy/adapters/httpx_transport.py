@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from types import ModuleType
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
 from curtsy.adapters.hops import AsyncHops, BlockingHops, Fields, Head, Trouble, refusal
 from curtsy.blocking import Client
@@ -18,6 +19,8 @@ from curtsy.core.request import Headers, Response
 from curtsy.core.result import FetchResult
 from curtsy.engine.hop import BodySlot
 from curtsy.engine.keywords import ClientKeywords
+
+Hops = TypeVar("Hops", AsyncHops, BlockingHops)
 
 FROM_CACHE = "curtsy_from_cache"
 """Extension of a response from the cache. Its value is `hit`, `revalidated` or `stale`."""
@@ -182,14 +185,21 @@ class _AsyncWire(_Wire):
         await native.aclose()
 
 
-class BlockingTransport:
-    """Shared part of the transports for `Client`."""
+class _Transport(Generic[Hops]):
+    """Common part of the transports: an inner transport that sends, and the hops that admit."""
 
     library: ClassVar[Library]
 
+    def __init__(self, inner: Any, hops: Hops) -> None:
+        self._inner = inner
+        self._hops: Hops = hops
+
+
+class BlockingTransport(_Transport[BlockingHops]):
+    """Shared part of the transports for `Client`."""
+
     def __init__(self, inner: Any = None, **settings: Unpack[ClientKeywords]) -> None:
-        self._inner = self.library.httpx.HTTPTransport() if inner is None else inner
-        self._hops = BlockingHops(settings)
+        super().__init__(self.library.httpx.HTTPTransport() if inner is None else inner, BlockingHops(settings))
 
     @property
     def client(self) -> Client:
@@ -198,25 +208,19 @@ class BlockingTransport:
 
     def handle_request(self, request: Any) -> Any:
         """Send one request when its turn comes."""
-        wire = _BlockingWire(self.library, request, self._inner)
-        return self._hops.carry(wire, *_facts(request))
+        return self._hops.carry(_BlockingWire(self.library, request, self._inner), *_facts(request))
 
     def close(self) -> None:
         """Close the inner transport, and the client of curtsy with its store."""
-        try:
+        with contextlib.closing(self._hops):
             self._inner.close()
-        finally:
-            self._hops.close()
 
 
-class TaskTransport:
+class TaskTransport(_Transport[AsyncHops]):
     """Shared part of the transports for `AsyncClient`."""
 
-    library: ClassVar[Library]
-
     def __init__(self, inner: Any = None, **settings: Unpack[ClientKeywords]) -> None:
-        self._inner = self.library.httpx.AsyncHTTPTransport() if inner is None else inner
-        self._hops = AsyncHops(settings)
+        super().__init__(self.library.httpx.AsyncHTTPTransport() if inner is None else inner, AsyncHops(settings))
 
     @property
     def client(self) -> AsyncClient:
@@ -225,8 +229,7 @@ class TaskTransport:
 
     async def handle_async_request(self, request: Any) -> Any:
         """Send one request when its turn comes."""
-        wire = _AsyncWire(self.library, request, self._inner)
-        return await self._hops.carry(wire, *_facts(request))
+        return await self._hops.carry(_AsyncWire(self.library, request, self._inner), *_facts(request))
 
     async def aclose(self) -> None:
         """Close the inner transport, and the client of curtsy with its store."""

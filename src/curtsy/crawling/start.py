@@ -9,7 +9,7 @@ import hashlib
 import inspect
 import os
 import warnings
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, Unpack
 
@@ -77,11 +77,8 @@ def acrawl(
     arguments of `AsyncClient` are accepted. It needs a running event loop.
     """
     check_parts(on_progress=on_progress)
-    if client is not None and not isinstance(client, AsyncClient):
-        raise rule("client", client, "an AsyncClient, or left out for one of the crawl's own")
     options, settings = _options_of(given)
-    if client is not None and settings:
-        raise PolicyError(f"{next(iter(settings))!r} is the client's to say. Give it to the client, or give no client.")
+    _check_client(client, settings)
     begin = seeds if isinstance(seeds, Seeds) else Seeds(seeds)
     # Seeds and options are checked before an earlier job is deleted or a site is contacted.
     if begin.head:
@@ -92,18 +89,11 @@ def acrawl(
     writers, count = open_outputs(outputs), workers_of(workers)
     settings.setdefault("connections", max(options.max_concurrent, _most_connections()))
     used = client or AsyncClient(**settings)
-    identity: WorkerId | None = None
     try:
         if count > 1:
             check_workers(count, used)
-        identity = _identity(session_of(used), folder)
-        _prepare(writers, folder, identity, durable=durable, restart=restart)
-        frontier = _open_frontier(session_of(used), folder, identity, lease, restart)
-        if restart:
-            _discard_spools(writers)
+        frontier, identity = _open_job(session_of(used), folder, writers, lease, durable=durable, restart=restart)
     except BaseException:
-        if identity is not None:
-            identity.close()
         if client is None:
             _close_later(used.close())
         raise
@@ -112,6 +102,31 @@ def acrawl(
         lease=None if identity is None else lease, who=identity, owns_client=client is None, workers=count,
         on_progress=on_progress,
     )  # fmt: skip
+
+
+def _open_job(
+    session: Session, folder: Path | None, outputs: Sequence[Output], lease: float, *, durable: bool, restart: bool
+) -> tuple[AsyncFrontier, WorkerId | None]:
+    """Open the frontier of a crawl, and prepare its outputs; return the name of this process in a shared job."""
+    identity = _identity(session, folder)
+    try:
+        _prepare(outputs, folder, identity, durable=durable, restart=restart)
+        frontier = _open_frontier(session, folder, identity, lease, restart)
+        if restart:
+            _discard_spools(outputs)
+    except BaseException:
+        if identity is not None:
+            identity.close()
+        raise
+    return frontier, identity
+
+
+def _check_client(client: AsyncClient | None, settings: Mapping[str, Any]) -> None:
+    """Raise PolicyError for a client that is none, and for settings beside one."""
+    if client is not None and not isinstance(client, AsyncClient):
+        raise rule("client", client, "an AsyncClient, or left out for one of the crawl's own")
+    if client is not None and settings:
+        raise PolicyError(f"{next(iter(settings))!r} is the client's to say. Give it to the client, or give no client.")
 
 
 def _options_of(given: Mapping[str, Any]) -> tuple[CrawlOptions, dict[str, Any]]:
