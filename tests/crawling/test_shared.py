@@ -145,6 +145,8 @@ def crawl_through_kills_and_hiccups(
     times = sorted(visit.at for visit in visits)
     figures = {
         "kills": killed,
+        "lost": [url for url in _all_pages(hosts, pages) if url not in seen],
+        "without a page": sum((Counter(_without(summary)) for summary in summaries), Counter()),
         "repeated": len(visits) - len(seen),
         "gaps short by more than 1 ms": sum(after.at - before.at < GAP - 0.001 for before, after in pairs),
         "most in one second": max(bisect_left(times, at + 1.0) - place for place, at in enumerate(times)),
@@ -156,6 +158,15 @@ def crawl_through_kills_and_hiccups(
     assert len(written) == len(set(written)) == total, "some page was not written, or twice"
     assert all(len(site.visits(host=host)) <= budget for host in hosts)
     assert all(site.max_concurrency(host) == 1 for host in hosts)
+
+
+def _all_pages(hosts: list[str], pages: int) -> list[tuple[str, str]]:
+    return [(host, f"/page/{number}") for host in hosts for number in range(pages)]
+
+
+def _without(summary: dict[str, Any]) -> dict[str, int]:
+    """Number of URLs without a page, by reason."""
+    return {**summary["failed_by_reason"], **summary["skipped_by_reason"]}
 
 
 @pytest.mark.soak
@@ -172,7 +183,7 @@ def test_eight_workers_through_a_hundred_kills_and_three_hiccups(site: Site, tmp
             block_until(lambda: time.monotonic() >= until, every=0.05)
             os.kill(nodes[0].pid, signal.SIGCONT)
 
-        crawl_through_kills_and_hiccups(site, tmp_path, server.url, hiccup, pages=40, kills=30)
+        crawl_through_kills_and_hiccups(site, tmp_path, server.url, hiccup, pages=100, kills=100)
 
 
 def test_a_host_has_no_more_pages_than_it_may_over_all_workers_and_restarts(site: Site, tmp_path: Path) -> None:
