@@ -158,6 +158,8 @@ class Channel(asyncio.Protocol):
         self._lose = lose
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
+        self.is_lost = False
+        """True if the other process has ended."""
 
     async def open(self, end: socket.socket) -> None:
         """Begin to receive."""
@@ -196,6 +198,7 @@ class Channel(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the end of the other process."""
+        self.is_lost = True
         self._lose()
 
 

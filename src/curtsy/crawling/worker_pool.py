@@ -189,6 +189,9 @@ class WorkerPool:
         channel = Channel(lambda message: self._receive(number, message), lambda: self._lose(number))
         await channel.open(end)
         self._processes[number] = _Process(channel, process)
+        if channel.is_lost:  # already
+            self._lose(number)
+            return
         channel.send(Begin(self._client, self._options, self._places, self._is_shared))
         if self._entered is not None:
             channel.send(msgspec.structs.replace(self._entered, widened=self._widened, admitted=self._admitted))
