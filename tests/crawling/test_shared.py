@@ -119,7 +119,7 @@ def crawl_through_kills_and_hiccups(
     budget = pages + 1 + kills
     options: dict[str, Any] = {
         **MANNERS, "seeds": build(site, pages, hosts=hosts), "store": store, "lease": lease, "global_qps": rate,
-        "max_requests_per_day": budget,
+        "max_requests_per_day": budget, "timeout": 5.0, "robots_timeout": 5.0,
     }  # fmt: skip
     files = [folder / f"{number}.jsonl" for number in range(8)]
 
