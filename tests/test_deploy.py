@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 
 import curtsy
 from curtsy.cli.context import Exit
-from curtsy.settings.model import keys
+from curtsy.settings.general import keys
 from tests.support.commands import misread
 from tests.support.polling import block_until
 from tests.support.redis_server import RedisServer, redis_available

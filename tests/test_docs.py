@@ -25,7 +25,7 @@ from curtsy.crawling.extract.scope import OutOfScope
 from curtsy.crawling.filters import NO_SITEMAP, NOINDEX, NOT_CANONICAL
 from curtsy.crawling.results import DUPLICATE
 from curtsy.settings import load
-from curtsy.settings.model import keys
+from curtsy.settings.general import keys
 from tests.support.commands import commands_in, misread
 from tests.support.said import missing
 from tests.support.site import Site, closed_port

@@ -20,8 +20,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from curtsy.core.masking import mask_url
 from curtsy.core.request import Headers
-from curtsy.core.secrets import mask_url
 from curtsy.system.log import JsonHandler, create_logger, install_json_logging, level_named, library_logger
 from tests.support.ending import ends_with_test
 from tests.support.said import missing

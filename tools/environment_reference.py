@@ -8,7 +8,7 @@ from pathlib import Path
 
 from settings_reference import default_of
 
-from curtsy.settings.model import ALIASES, keys
+from curtsy.settings.general import ALIASES, keys
 from curtsy.settings.template import help_texts
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "environment.md"

@@ -20,7 +20,7 @@ from curtsy.client import AsyncClient
 from curtsy.core.policy import Policy
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.start import acrawl
-from curtsy.settings.model import General, keys_of
+from curtsy.settings.general import General, keys_of
 
 PACKAGE = Path(__file__).parent.parent / "src" / "curtsy"
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from curtsy import __version__
 from curtsy.settings import AT_START
-from curtsy.settings.model import ALIASES, NOT_LIMITED, PRESETS, Key, keys
+from curtsy.settings.general import ALIASES, NOT_LIMITED, PRESETS, Key, keys
 from curtsy.settings.problems import shown
 from curtsy.settings.template import help_texts
 

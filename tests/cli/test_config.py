@@ -7,7 +7,7 @@ from pathlib import Path
 
 from curtsy.core.host import fresh
 from curtsy.settings import load
-from curtsy.settings.model import names
+from curtsy.settings.general import names
 from curtsy.settings.template import template
 from tests.cli.documented import FIELDS
 from tests.cli.shell import Shell

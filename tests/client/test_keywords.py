@@ -15,7 +15,7 @@ from curtsy import AsyncClient, Client, Crawl, CrawlOptions, PolicyError, acrawl
 from curtsy.crawling.keywords import CrawlKeywords, OptionKeywords
 from curtsy.engine.keywords import ClientKeywords, SettingKeywords
 from curtsy.settings import Preset
-from curtsy.settings.model import PRESETS, names
+from curtsy.settings.general import PRESETS, names
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = (*names("general", "policy"), "allowlist", "denylist")

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import curtsy
 from curtsy.core.cache import Entry
 from curtsy.core.effects import FetchRequest
+from curtsy.core.masking import mask_line, mask_url, mask_urls
 from curtsy.core.record import FetchRecord
 from curtsy.core.request import Headers, Request
-from curtsy.core.secrets import mask_line, mask_url, mask_urls
 from curtsy.core.url import InvalidUrl, Url, parse_url
 from curtsy.crawling.frontier.protocol import Claimed, Found
 from curtsy.crawling.results import SkippedUrl

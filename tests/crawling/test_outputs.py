@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from curtsy.core.errors import NotWritten, PolicyError, StoreError
 from curtsy.crawling.outputs import open_output
-from curtsy.crawling.outputs.contract import check_output
+from curtsy.crawling.outputs.check import check_output
 from curtsy.crawling.outputs.folder import Folder
 from curtsy.crawling.outputs.jsonlines import JsonLines
 from curtsy.crawling.outputs.parts import Parts

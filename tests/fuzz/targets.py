@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable
 from curtsy.core.cache import Absent, absorb, freshness
 from curtsy.core.charset import decode
 from curtsy.core.fetch_state import redirect_target
+from curtsy.core.masking import mask_url
 from curtsy.core.outcome import classify
 from curtsy.core.request import Headers, Request, Response
 from curtsy.core.robots import parse
-from curtsy.core.secrets import mask_url
 from curtsy.core.url import Url, parse_url
 from curtsy.crawling.extract.page import extract
 from curtsy.crawling.extract.sitemap import parse_sitemap

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from curtsy.core.errors import PolicyError
 from curtsy.settings import Settings, load, load_limits
-from curtsy.settings.model import keys
+from curtsy.settings.general import keys
 from tests.settings.test_settings import Project
 from tests.support.bounds import cpu_within
 from tests.support.said import missing

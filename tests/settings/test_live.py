@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from curtsy.core.errors import PolicyError
 from curtsy.settings import AT_START
+from curtsy.settings.general import keys, names
 from curtsy.settings.live import LiveSettings
-from curtsy.settings.model import keys, names
 from curtsy.system.log import JsonHandler
 from tests.settings.test_settings import Project, example_of
 from tests.support.bounds import ends_within

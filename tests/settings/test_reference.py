@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from curtsy.settings import load, load_limits
-from curtsy.settings.model import ALIASES, keys
+from curtsy.settings.general import ALIASES, keys
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "settings.md"

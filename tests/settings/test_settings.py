@@ -19,7 +19,7 @@ from curtsy.core.errors import PolicyError
 from curtsy.core.policy import LimitConfig, Policy
 from curtsy.core.setting import settings_of
 from curtsy.settings import Settings, load, load_limits, names_contact
-from curtsy.settings.model import ALIASES, Key, keys, names
+from curtsy.settings.general import ALIASES, Key, keys, names
 from tests.support.said import missing
 from tests.support.snapshot import Snapshot
 

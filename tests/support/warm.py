@@ -49,7 +49,7 @@ EVERYTHING = (
     "curtsy.crawling.outputs.warc",
     "curtsy.crawling.frontier.redis",
     "curtsy.limits",
-    "curtsy.settings.model",
+    "curtsy.settings.general",
     "curtsy.settings.reading",
     "curtsy.cache.disk",
     "curtsy.cache.packed",

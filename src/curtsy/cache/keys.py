@@ -18,8 +18,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from curtsy.core.cache import Entry, url_sha256
+from curtsy.core.masking import mask_url
 from curtsy.core.request import Request
-from curtsy.core.secrets import mask_url
 from curtsy.core.time import SECOND
 from curtsy.core.url import InvalidUrl, Url, parse_url
 from curtsy.system.clock import Clock

@@ -21,7 +21,7 @@ import click
 import msgspec
 
 from curtsy.core.escape import visible
-from curtsy.core.secrets import mask_url
+from curtsy.core.masking import mask_url
 from curtsy.system.log import JsonHandler, install
 
 if TYPE_CHECKING:

@@ -132,7 +132,7 @@ class CommandContext:
 
     def command(self, words: str) -> str:
         """Return another command line for the same configuration and store."""
-        from curtsy.core.secrets import mask_url
+        from curtsy.core.masking import mask_url
 
         options = [
             (f"--{name}", mask_url(self.arguments[name])) for name in ("config", "store") if name in self.arguments

@@ -370,7 +370,7 @@ def _conclude(wanted: CrawlArguments, summary: CrawlSummary, examples: Examples,
 
 def _numbered(kind: str, path: str) -> str:
     """Return a shell pattern for the files of an output that numbers them; the path of any other."""
-    from curtsy.crawling.outputs.destination import is_url
+    from curtsy.crawling.outputs.part_storage import is_url
 
     if kind == "warc" and not is_url(path):
         stem = re.sub(r"\.warc(\.gz)?$", "", path, flags=re.IGNORECASE)

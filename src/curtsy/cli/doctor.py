@@ -130,7 +130,7 @@ def _settings(settings: Settings) -> Iterator[Finding]:
 
 def _user_agent(settings: Settings) -> Finding:
     from curtsy.settings import names_contact
-    from curtsy.settings.model import USER_AGENT
+    from curtsy.settings.general import USER_AGENT
 
     agent = settings.user_agent
     if not names_contact(agent):

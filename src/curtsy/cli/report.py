@@ -19,8 +19,8 @@ from rich.text import Text
 
 from curtsy.cli import console
 from curtsy.core.errors import CurtsyError, Reason
+from curtsy.core.masking import mask_url
 from curtsy.core.messages import LIMITS, describe, reached
-from curtsy.core.secrets import mask_url
 from curtsy.core.time import span
 from curtsy.crawling.progress import Ended
 

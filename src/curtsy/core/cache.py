@@ -18,8 +18,8 @@ import msgspec
 
 from curtsy.core.bounded import remember_short
 from curtsy.core.cache_control import Directives, delta_seconds, directives
+from curtsy.core.masking import masked_repr
 from curtsy.core.request import Failure, Headers, Reply, Request, Response
-from curtsy.core.secrets import masked_repr
 from curtsy.core.time import http_date
 from curtsy.core.url import REMEMBERED
 from curtsy.core.variant import variant_of

@@ -11,12 +11,12 @@ import msgspec
 from curtsy.core.amendment import Amendment
 from curtsy.core.cache import Absorbed, Mode
 from curtsy.core.decision import Go
+from curtsy.core.masking import masked_repr
 from curtsy.core.outcome import Outcome
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord
 from curtsy.core.request import NO_HEADERS, Headers, Request
 from curtsy.core.rules import Known
-from curtsy.core.secrets import masked_repr
 from curtsy.core.url import Url
 
 Result = TypeVar("Result")

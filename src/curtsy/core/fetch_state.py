@@ -10,12 +10,12 @@ from curtsy.core import messages
 from curtsy.core.decision import Go, Late, No
 from curtsy.core.effects import Admitted, Enter, FetchRequest, World
 from curtsy.core.errors import Reason
+from curtsy.core.masking import mask_url
 from curtsy.core.outcome import Kind, Outcome, classify, is_sent
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord, Share, share_of
 from curtsy.core.request import NO_HEADERS, Failure, Headers, Reply, Request, Response
 from curtsy.core.result import FetchResult
-from curtsy.core.secrets import mask_url
 from curtsy.core.time import SECOND
 from curtsy.core.url import InvalidUrl, Url, parse_url
 

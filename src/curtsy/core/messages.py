@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from curtsy.core.errors import Reason
-from curtsy.core.secrets import mask_url
+from curtsy.core.masking import mask_url
 from curtsy.core.time import SECOND, span
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Outcome: consequences of a reply for its host."""
+"""Outcome: meaning of a reply for its host, with the seconds that `Retry-After` and RateLimit fields say."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 import msgspec
 
-from curtsy.core.secrets import masked_repr
+from curtsy.core.masking import masked_repr
 from curtsy.core.time import SECOND, Now
 
 

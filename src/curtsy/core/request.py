@@ -8,7 +8,7 @@ from typing import TypeVar, overload
 import msgspec
 
 from curtsy.core.errors import Reason
-from curtsy.core.secrets import mask_header
+from curtsy.core.masking import mask_header
 from curtsy.core.url import Url
 
 T = TypeVar("T")

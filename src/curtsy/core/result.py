@@ -17,9 +17,9 @@ from curtsy.core.errors import (
     RefusedByRobots,
     Unreachable,
 )
+from curtsy.core.masking import mask_url
 from curtsy.core.record import FetchRecord
 from curtsy.core.request import Headers
-from curtsy.core.secrets import mask_url
 
 
 class FetchResult(msgspec.Struct, frozen=True, gc=False):

@@ -1,4 +1,4 @@
-"""Settlement: write the consequences of a reply into the host's record.
+"""Settlement: decide and record what a reply changes for its host.
 
 Pure: a store runs `settle()` as one atomic step, and may run it again.
 """

@@ -12,7 +12,7 @@ import msgspec
 
 from curtsy.core.bounded import remember_short
 from curtsy.core.errors import InvalidDomain
-from curtsy.core.secrets import mask_url, masked_repr
+from curtsy.core.masking import mask_url, masked_repr
 
 
 class Url(msgspec.Struct, frozen=True):

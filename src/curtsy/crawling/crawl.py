@@ -15,7 +15,7 @@ from typing import Any, Self
 from curtsy.client import AsyncClient, session_of
 from curtsy.core.crawl_record import MOST_HOSTS, MOST_SEEDS, CrawledHost, CrawlRecord, crawl_key
 from curtsy.core.errors import CurtsyError, PolicyError, StoreError
-from curtsy.core.secrets import mask_url
+from curtsy.core.masking import mask_url
 from curtsy.core.time import SECOND, Now, span
 from curtsy.crawling.committer import Committer
 from curtsy.crawling.crawler import Crawler

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from curtsy.core.masking import mask_url, masked_repr
 from curtsy.core.messages import duplicate
 from curtsy.core.record import FetchRecord
 from curtsy.core.request import NO_HEADERS, Headers
-from curtsy.core.secrets import mask_url, masked_repr
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done, Ending, Failed, Found
 
 DUPLICATE = "duplicate"

@@ -34,7 +34,7 @@ from curtsy.crawling.seeds import Seeds
 from curtsy.crawling.worker_pool import check_workers, workers_of
 from curtsy.engine.arguments import check_parts
 from curtsy.engine.session import Session
-from curtsy.settings.model import keys
+from curtsy.settings.general import keys
 
 T = TypeVar("T")
 

@@ -15,11 +15,11 @@ from curtsy.core.amendment import CrawlDelay
 from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import REFUSALS, CurtsyError, FetchError, PolicyError, Reason, RefusedByRobots
 from curtsy.core.fetch_state import redirect_target
+from curtsy.core.masking import mask_url
 from curtsy.core.messages import given
 from curtsy.core.policy import Policy
 from curtsy.core.request import Headers, Response
 from curtsy.core.result import FetchResult
-from curtsy.core.secrets import mask_url
 from curtsy.core.setting import number, whole
 from curtsy.core.url import Url, parse_url
 from curtsy.crawling.frontier.protocol import Claimed, host_of
@@ -29,7 +29,7 @@ from curtsy.crawling.results import CrawledPage
 from curtsy.http.registered_domain import are_apart
 from curtsy.limits.robots import RobotsTxtChecker
 from curtsy.settings import load
-from curtsy.settings.model import changes
+from curtsy.settings.general import changes
 from curtsy.system.log import LibraryLogger, library_logger
 
 _log: LibraryLogger = library_logger("crawl")

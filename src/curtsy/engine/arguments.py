@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from curtsy.core.errors import PolicyError
-from curtsy.core.secrets import mask_url
+from curtsy.core.masking import mask_url
 from curtsy.core.setting import rule
 from curtsy.stores.blocking import is_store
 from curtsy.stores.url import check_path

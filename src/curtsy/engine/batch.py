@@ -8,7 +8,7 @@ from enum import Enum
 
 from curtsy.core.errors import PolicyError
 from curtsy.core.fair_share import share_of
-from curtsy.core.secrets import mask_url
+from curtsy.core.masking import mask_url
 from curtsy.core.setting import rule, whole
 from curtsy.core.url import Url, parse_url
 from curtsy.http.registered_domain import site_of

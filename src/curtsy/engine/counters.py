@@ -26,8 +26,8 @@ from typing import Any
 from weakref import WeakSet
 
 from curtsy.core.errors import CurtsyError
+from curtsy.core.masking import mask_url
 from curtsy.core.record import FetchRecord, Record, Share
-from curtsy.core.secrets import mask_url
 from curtsy.core.statistics import (
     LAST,
     MOST_HOSTS,

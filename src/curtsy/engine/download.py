@@ -24,10 +24,10 @@ from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.fetch_state import FetchState
 from curtsy.core.flow import closed, fetch, set_out
+from curtsy.core.masking import mask_url
 from curtsy.core.record import FetchRecord
 from curtsy.core.request import Failure, Headers, Reply, Request, Response
 from curtsy.core.result import FetchResult
-from curtsy.core.secrets import mask_url
 from curtsy.core.time import http_date
 from curtsy.core.url import Url
 from curtsy.engine.context import HeldResources

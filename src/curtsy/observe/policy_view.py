@@ -6,10 +6,10 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
+from curtsy.core.masking import mask_url
 from curtsy.core.policy import Policy
-from curtsy.core.secrets import mask_url
 from curtsy.settings import Settings
-from curtsy.settings.model import names
+from curtsy.settings.general import names
 
 
 def values_of(settings: Settings, domain: str | None) -> tuple[dict[str, Any], dict[str, Any]]:

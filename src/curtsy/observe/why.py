@@ -16,12 +16,12 @@ from curtsy.core.decision import Wait
 from curtsy.core.effects import Claim, Recall
 from curtsy.core.errors import Reason, StoreError
 from curtsy.core.host import in_time
+from curtsy.core.masking import mask_url
 from curtsy.core.messages import because, pace
 from curtsy.core.policy import Policy
 from curtsy.core.result import FetchResult
 from curtsy.core.robots import Verdict as RobotsVerdict
 from curtsy.core.rules import Claimed, Known, Rules, agent_rules, crawl_delay, filters
-from curtsy.core.secrets import mask_url
 from curtsy.core.time import SECOND, span
 from curtsy.core.url import Url
 from curtsy.engine.dry_driver import DryRun, HostRecords, dry_run, read_records
@@ -29,7 +29,7 @@ from curtsy.engine.host_view import HostView, changed, pace_alone, view_of
 from curtsy.observe.policy_view import as_one, budget_origins, pace_origins
 from curtsy.observe.policy_view import origin as where
 from curtsy.settings import Settings
-from curtsy.settings.model import names
+from curtsy.settings.general import names
 from curtsy.stores import AsyncStore
 from curtsy.system.clock import SystemClock
 

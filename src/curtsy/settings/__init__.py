@@ -9,7 +9,7 @@ Precedence, lowest first: built-in, preset, user file, project file, environment
 reloads changed files while the program runs. YAML is imported on first use.
 """
 
-from curtsy.settings.model import AT_START, CacheMode, Preset, Settings, names_contact
+from curtsy.settings.general import AT_START, CacheMode, Preset, Settings, names_contact
 from curtsy.settings.reading import load, load_limits, new_notices, working_directory
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import Any
 from weakref import WeakSet
 
 from curtsy.core.errors import PolicyError
-from curtsy.settings.model import AT_START, Settings
+from curtsy.settings.general import AT_START, Settings
 from curtsy.settings.problems import Problems
 from curtsy.settings.reading import load, new_notices, settings_files, working_directory
 from curtsy.settings.sources import merged, read_dotenv

@@ -8,8 +8,8 @@ from datetime import tzinfo
 from typing import Any
 
 from curtsy.core.errors import PolicyError
-from curtsy.core.secrets import mask_url
-from curtsy.settings.model import Spot, keys
+from curtsy.core.masking import mask_url
+from curtsy.settings.general import Spot, keys
 
 MOST_SHOWN = 20
 

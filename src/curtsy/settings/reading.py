@@ -13,7 +13,7 @@ from curtsy.core.errors import InvalidDomain, PolicyError
 from curtsy.core.policy import LimitConfig, Policies, Policy, entry_name, large_burst, short_cooldown
 from curtsy.core.setting import rule, settings_of
 from curtsy.core.url import parse_domain
-from curtsy.settings.model import NOT_LIMITED, BrokenRule, Given, Key, Preset, Settings, Spot, keys, keys_of
+from curtsy.settings.general import NOT_LIMITED, BrokenRule, Given, Key, Preset, Settings, Spot, keys, keys_of
 from curtsy.settings.problems import Problems, Verbatim, kind_of, shown
 from curtsy.settings.sources import (
     DOTENV,

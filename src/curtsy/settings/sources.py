@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from curtsy.core.errors import PolicyError
-from curtsy.settings.model import ALIASES, PRESETS, Key, Spot, keys, names
+from curtsy.settings.general import ALIASES, PRESETS, Key, Spot, keys, names
 from curtsy.settings.problems import Problems, kind_of, shown
 from curtsy.system.log import level_named
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from curtsy.core.policy import Policy
-from curtsy.settings.model import Entry, General, Key, keys_of
+from curtsy.settings.general import Entry, General, Key, keys_of
 from curtsy.settings.problems import shown
 
 _REQUIREMENT = re.compile(r" \([A-Z]\d+(?:, [A-Z]\d+)*\)")

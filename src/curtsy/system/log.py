@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import msgspec
 
 from curtsy.core.escape import visible
-from curtsy.core.secrets import mask_line, mask_url
+from curtsy.core.masking import mask_line, mask_url
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 """Levels by name, lowest first."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from curtsy.core.charset import octets
-from curtsy.core.secrets import masked_repr
+from curtsy.core.masking import masked_repr
 from curtsy.core.url import Url, parse_url
 from curtsy.crawling.extract.links import Joiner, KnownHrefs
 from curtsy.crawling.extract.markup import Scan

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import msgspec
 
 from curtsy.core.errors import StoreError
-from curtsy.core.secrets import masked_repr
+from curtsy.core.masking import masked_repr
 from curtsy.core.url import DEFAULT_PORTS
 
 LEASE = 600.0

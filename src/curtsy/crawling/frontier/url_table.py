@@ -18,7 +18,7 @@ from typing import Any, overload
 
 import msgspec
 
-from curtsy.core.secrets import masked_repr
+from curtsy.core.masking import masked_repr
 from curtsy.crawling.frontier.protocol import Counts
 
 DEEPEST = 0xFFFF

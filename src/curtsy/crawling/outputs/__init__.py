@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from curtsy.core.errors import PolicyError
-from curtsy.crawling.outputs.destination import is_url
+from curtsy.crawling.outputs.part_storage import is_url
 from curtsy.crawling.outputs.protocol import Output
 from curtsy.engine.arguments import wrong
 from curtsy.stores.url import check_path

@@ -14,8 +14,8 @@ import msgspec
 
 from curtsy.core.cache import url_sha256
 from curtsy.core.charset import decode
+from curtsy.core.masking import mask_url, mask_urls
 from curtsy.core.request import Headers
-from curtsy.core.secrets import mask_url, mask_urls
 from curtsy.crawling.outputs.protocol import FileOutput
 from curtsy.crawling.results import CrawledPage
 

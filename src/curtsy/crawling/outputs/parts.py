@@ -30,9 +30,9 @@ import msgspec
 from curtsy.core.errors import NotWritten, PolicyError
 from curtsy.core.time import span
 from curtsy.crawling.outputs.append_file import AppendFile, End, foreign, not_written, read_state, whole_lines
-from curtsy.crawling.outputs.destination import destination_of, is_url
 from curtsy.crawling.outputs.jsonlines import BodyForm, JsonLines
 from curtsy.crawling.outputs.parquet import check_parquet, write_parquet
+from curtsy.crawling.outputs.part_storage import destination_of, is_url
 from curtsy.crawling.outputs.protocol import FileOutput, Written
 from curtsy.crawling.outputs.skipped import SkippedCsv
 from curtsy.crawling.outputs.tables import PagesCsv

@@ -11,7 +11,7 @@ import msgspec
 
 from curtsy.core.errors import NotWritten, PolicyError
 from curtsy.crawling.outputs.append_file import STANDARD_OUTPUT, AppendFile, End, not_written, read_state, whole_lines
-from curtsy.crawling.outputs.destination import is_url
+from curtsy.crawling.outputs.part_storage import is_url
 from curtsy.crawling.results import CrawledPage, SkippedUrl
 from curtsy.stores.url import check_path
 

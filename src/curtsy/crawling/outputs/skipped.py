@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from curtsy.core.secrets import mask_url
+from curtsy.core.masking import mask_url
 from curtsy.crawling.outputs.append_file import read_state
 from curtsy.crawling.outputs.tables import CsvTable
 from curtsy.crawling.results import CrawledPage, SkippedUrl

@@ -22,8 +22,8 @@ from curtsy.cache.keys import PageCache
 from curtsy.core.amendment import Override, Pause, Reset, Resume, amend
 from curtsy.core.errors import CurtsyError, InvalidDomain, PolicyError, StoreError
 from curtsy.core.host import Host
+from curtsy.core.masking import mask_url
 from curtsy.core.policy import Policy
-from curtsy.core.secrets import mask_url
 from curtsy.core.time import Now
 from curtsy.core.url import InvalidUrl, parse_domain, parse_url
 from curtsy.engine.gate_steps import amended, amended_if_known

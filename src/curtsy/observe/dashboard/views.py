@@ -10,11 +10,11 @@ from typing import Any, Self
 
 import msgspec
 
+from curtsy.core.masking import mask_url
 from curtsy.core.messages import because
 from curtsy.core.policy import OVERRIDABLE
 from curtsy.core.robots import parse, product_token
 from curtsy.core.rules import Rules, filters
-from curtsy.core.secrets import mask_url
 from curtsy.core.statistics import Counts, Distribution
 from curtsy.core.time import SECOND, span
 from curtsy.core.url import Url, parse_url

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from curtsy.core.errors import NotWritten, PolicyError, not_imported
-from curtsy.core.secrets import mask_url
+from curtsy.core.masking import mask_url
 from curtsy.crawling.outputs.append_file import not_written
 from curtsy.system.own_file import create_own, sync_folder
 
