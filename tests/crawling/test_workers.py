@@ -157,7 +157,7 @@ async def test_a_page_that_ends_every_worker_is_given_up_and_the_others_are_had(
 
     assert (summary.ended, summary.totals.pages) == ("done", 21)
     assert summary.totals.failed == {"reader_crashed": 1}
-    assert site.count("/poison") == GUILTY
+    assert 1 < site.count("/poison") <= GUILTY, "a worker may die again before it has requested it"
     assert summary.worker_deaths >= GUILTY
 
 
