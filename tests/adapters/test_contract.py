@@ -270,6 +270,32 @@ async def test_the_cache_answers_with_the_librarys_own_response(opened: Opener, 
     assert site.paths() == ["/fresh", "/stale", "/stale"]
 
 
+@pytest.mark.parametrize(
+    "body", [b"x" * 50_000, gzip.compress(b"x" * 50_000), b"damaged"], ids=["large", "bomb", "damaged"]
+)
+async def test_a_body_that_the_cache_cannot_keep_reaches_the_reader_and_is_not_kept(
+    opened: Opener, site: Site, tmp_path: Path, body: bytes
+) -> None:
+    """F01, F03: what the adapter reads and decodes for the cache has a limit; what the library does is its own"""
+    try:
+        door = opened(respect_robots=False, cache=tmp_path / "pages", max_body=20_000)
+    except curtsy.PolicyError as error:
+        pytest.skip(str(error))
+    if door.name == "curtsy":
+        pytest.skip("it has the limit itself")
+    coding = {} if body.startswith(b"x") else {"Content-Encoding": "gzip"}
+    site.reply("/page", Reply(200, body, {"Cache-Control": "max-age=600", **coding}, chunked=True))
+
+    for _ in range(2):
+        if body == b"damaged":
+            with pytest.raises(door.error):
+                await door.get(site.url("/page"))
+        else:
+            assert (await door.get(site.url("/page"))).text == "x" * 50_000
+
+    assert site.paths() == ["/page", "/page"]
+
+
 async def test_a_closed_client_refuses(opened: Opener, site: Site) -> None:
     """Adapters: the error of `AsyncClient`"""
     door: Door = opened()

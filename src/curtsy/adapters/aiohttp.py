@@ -108,8 +108,8 @@ class _Wire:
             slot.progress = lambda: content.total_bytes
             connection.add_callback(slot.close)
 
-    async def body(self, native: aiohttp.ClientResponse) -> bytes:
-        return await native.read()
+    async def body(self, native: aiohttp.ClientResponse, most: int) -> bytes | None:
+        raise AssertionError("there is no cache")
 
     async def discard(self, native: aiohttp.ClientResponse) -> None:
         native.close()

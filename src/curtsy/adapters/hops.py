@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -22,6 +23,7 @@ from curtsy.core.url import Url
 from curtsy.engine.hop import BodySlot, Hop, Send
 from curtsy.engine.keywords import ClientKeywords
 from curtsy.engine.session import Session
+from curtsy.http.decoding import Damaged, Truncated, UnknownCoding, decoder_of
 
 Native = TypeVar("Native")
 """Response of the library."""
@@ -89,8 +91,11 @@ class AsyncWire(Wire[Native], Protocol[Native]):
         """Send the request with additional header fields."""
         ...
 
-    async def body(self, native: Native) -> bytes:
-        """Read and decode the body, and keep it for the reader of the response."""
+    async def body(self, native: Native, most: int) -> bytes | None:
+        """Read the body as it was received; return None if it has more than `most` bytes.
+
+        The reader of the response gets the whole body in any case.
+        """
         ...
 
     async def discard(self, native: Native) -> None:
@@ -105,8 +110,11 @@ class BlockingWire(Wire[Native], Protocol[Native]):
         """Send the request with additional header fields."""
         ...
 
-    def body(self, native: Native) -> bytes:
-        """Read and decode the body, and keep it for the reader of the response."""
+    def body(self, native: Native, most: int) -> bytes | None:
+        """Read the body as it was received; return None if it has more than `most` bytes.
+
+        The reader of the response gets the whole body in any case.
+        """
         ...
 
     def discard(self, native: Native) -> None:
@@ -148,20 +156,24 @@ class _Exchange(Generic[Native]):
         reply = self._reply = Response(status, headers, b"", took, took, size, is_whole)
         return reply
 
-    def is_to_store(self, request: Request, reply: Response) -> bool:
-        """Return whether the cache stores the response, so that its body must be read first."""
+    def most_to_store(self, request: Request, reply: Response) -> int:
+        """Return the most bytes of a body that the cache stores, so that it must be read first; 0 for none."""
         session = self._session
         if not session.context.has_cache or self._ask.method != "GET" or self._ask.body is not None:
-            return False
-        most = session.policies.of(request.url.domain).max_body
-        may_be_kept = reply.status in KEPT or reply.status in KEPT_IF_SAID
-        is_small = reply.is_whole or most is None or reply.wire_bytes <= most
-        return may_be_kept and is_small and entry_of(request, reply, session.epoch()) is not None
+            return 0
+        if reply.status not in KEPT and reply.status not in KEPT_IF_SAID:
+            return 0
+        most = session.policies.of(request.url.domain).max_body or sys.maxsize - 1
+        is_kept = reply.wire_bytes <= most and entry_of(request, reply, session.epoch()) is not None
+        return most if is_kept else 0
 
-    def read(self, reply: Response, body: bytes) -> Response:
-        """Return the reply with its whole body."""
+    def read(self, reply: Response, body: bytes | None, most: int) -> Response:
+        """Return the reply with its whole body, decoded; without it if it is too large or damaged."""
+        found = None if body is None else _decoded(reply.headers.get("content-encoding"), body, most)
+        if body is None or found is None:
+            return reply
         took = time.monotonic() - self._began
-        whole = Response(reply.status, reply.headers, body, took, reply.latency, reply.wire_bytes or len(body))
+        whole = Response(reply.status, reply.headers, found, took, reply.latency, reply.wire_bytes or len(body))
         self._reply = whole
         return whole
 
@@ -206,7 +218,8 @@ class AsyncHops:
             try:
                 native = await wire.send(exchange.begin(request))
                 reply = exchange.came(native)
-                return exchange.read(reply, await wire.body(native)) if exchange.is_to_store(request, reply) else reply
+                most = exchange.most_to_store(request, reply)
+                return exchange.read(reply, await wire.body(native, most), most) if most else reply
             except Exception as error:
                 return exchange.failed(error)
 
@@ -267,7 +280,8 @@ class BlockingHops:
         try:
             native = wire.send(exchange.begin(request))
             reply = exchange.came(native)
-            return exchange.read(reply, wire.body(native)) if exchange.is_to_store(request, reply) else reply
+            most = exchange.most_to_store(request, reply)
+            return exchange.read(reply, wire.body(native, most), most) if most else reply
         except Exception as error:
             return exchange.failed(error)
 
@@ -306,6 +320,24 @@ class _Handover:
 def _resolve(future: asyncio.Future[Reply], reply: Reply) -> None:
     if not future.done():  # else the hop was cancelled meanwhile
         future.set_result(reply)
+
+
+def _decoded(coding: str | None, body: bytes, most: int) -> bytes | None:
+    """Return a body without its Content-Encoding; None if it is damaged, or has more than `most` bytes."""
+    try:
+        decoder = decoder_of(coding)
+        if decoder is None:
+            return body
+        parts, size = [], 0
+        for part in decoder.feed(body):
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                return None
+        decoder.finish()
+    except (Damaged, Truncated, UnknownCoding):
+        return None
+    return b"".join(parts)
 
 
 def _own(settings: ClientKeywords) -> ClientKeywords:

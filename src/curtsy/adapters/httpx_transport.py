@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping
+from itertools import chain
 from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
@@ -60,52 +61,69 @@ class Library:
 class SlotStream:
     """Body of a response that returns its slot at the end."""
 
-    def __init__(self, inner: Any, slot: BodySlot) -> None:
+    def __init__(self, inner: Any, slot: BodySlot | None, begun: Iterator[bytes] | None = None) -> None:
+        """Create it. `begun` continues the body if it was read in part."""
         self._inner = inner
+        self._begun = begun
         self._slot = slot
         self._parts = _counted(slot)
 
     def __iter__(self) -> Iterator[bytes]:
-        for part in self._inner:
+        for part in self._begun or self._inner:
             self._parts[0] += 1
             yield part
-        self._slot.close()
+        _end(self._slot)
 
     def close(self) -> None:
         """Close the body and return the slot."""
         try:
             self._inner.close()
         finally:
-            self._slot.close()
+            _end(self._slot)
 
 
 class AsyncSlotStream:
     """Body of a response that returns its slot at the end."""
 
-    def __init__(self, inner: Any, slot: BodySlot) -> None:
+    def __init__(self, inner: Any, slot: BodySlot | None, begun: AsyncIterator[bytes] | None = None) -> None:
+        """Create it. `begun` continues the body if it was read in part."""
         self._inner = inner
+        self._begun = begun
         self._slot = slot
         self._parts = _counted(slot)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for part in self._inner:
+        async for part in self._begun or self._inner:
             self._parts[0] += 1
             yield part
-        self._slot.close()
+        _end(self._slot)
 
     async def aclose(self) -> None:
         """Close the body and return the slot."""
         try:
             await self._inner.aclose()
         finally:
-            self._slot.close()
+            _end(self._slot)
 
 
-def _counted(slot: BodySlot) -> list[int]:
+def _end(slot: BodySlot | None) -> None:
+    if slot is not None:
+        slot.close()
+
+
+def _counted(slot: BodySlot | None) -> list[int]:
     """Return the counter by which a slot sees progress. It does not refer to the stream, which refers to the slot."""
     parts = [0]
-    slot.progress = lambda: parts[0]
+    if slot is not None:
+        slot.progress = lambda: parts[0]
     return parts
+
+
+async def _after(parts: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+    async for part in rest:
+        yield part
 
 
 class _Wire:
@@ -143,11 +161,6 @@ class _Wire:
             extensions=given.extensions,
         )  # fmt: skip
 
-    def with_body(self, native: Any, body: bytes) -> bytes:
-        """Make a response that was read readable again; return its decoded body."""
-        native.stream = self.library.httpx.ByteStream(body)
-        return bytes(self.library.httpx.Response(native.status_code, headers=native.headers, content=body).content)
-
 
 class _BlockingWire(_Wire):
     def send(self, added: Fields) -> Any:
@@ -156,12 +169,19 @@ class _BlockingWire(_Wire):
     def attach(self, native: Any, slot: BodySlot) -> None:
         native.stream = self.library.stream(native.stream, slot)
 
-    def body(self, native: Any) -> bytes:
-        stream = native.stream
-        try:
-            return self.with_body(native, b"".join(stream))
-        finally:
-            stream.close()
+    def body(self, native: Any, most: int) -> bytes | None:
+        stream, parts, size = native.stream, [], 0
+        rest = iter(stream)
+        for part in rest:
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                native.stream = self.library.stream(stream, None, chain(parts, rest))
+                return None
+        stream.close()
+        body = b"".join(parts)
+        native.stream = self.library.httpx.ByteStream(body)
+        return body
 
     def discard(self, native: Any) -> None:
         native.close()
@@ -174,12 +194,19 @@ class _AsyncWire(_Wire):
     def attach(self, native: Any, slot: BodySlot) -> None:
         native.stream = self.library.async_stream(native.stream, slot)
 
-    async def body(self, native: Any) -> bytes:
-        stream = native.stream
-        try:
-            return self.with_body(native, b"".join([part async for part in stream]))
-        finally:
-            await stream.aclose()
+    async def body(self, native: Any, most: int) -> bytes | None:
+        stream, parts, size = native.stream, [], 0
+        rest = aiter(stream)
+        async for part in rest:
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                native.stream = self.library.async_stream(stream, None, _after(parts, rest))
+                return None
+        await stream.aclose()
+        body = b"".join(parts)
+        native.stream = self.library.httpx.ByteStream(body)
+        return body
 
     async def discard(self, native: Any) -> None:
         await native.aclose()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from http.client import responses
-from io import BytesIO
+from io import BytesIO, IOBase, RawIOBase
 from typing import Any, Self, Unpack
 from weakref import ref
 
@@ -213,11 +213,15 @@ class _Wire:
         raw.release_conn = release  # type: ignore[method-assign]
         slot.progress = lambda: None if (found := body()) is None else found.tell()
 
-    def body(self, native: requests.Response) -> bytes:
-        data = native.raw.read(decode_content=False)
-        native.raw.release_conn()
-        native.raw = _raw(native.status_code, native.headers.items(), data)
-        return _raw(native.status_code, native.headers.items(), data).read(decode_content=True)
+    def body(self, native: requests.Response, most: int) -> bytes | None:
+        raw = native.raw
+        data: bytes = raw.read(most + 1, decode_content=False)
+        if len(data) <= most:
+            raw.release_conn()
+            native.raw = _raw(native.status_code, native.headers.items(), BytesIO(data))
+            return data
+        native.raw = _raw(native.status_code, native.headers.items(), _Resumed(data, raw))
+        return None
 
     def discard(self, native: requests.Response) -> None:
         native.close()
@@ -229,7 +233,7 @@ class _Wire:
         found.status_code = response.status
         found.headers = CaseInsensitiveDict(fields)
         found.encoding = get_encoding_from_headers(found.headers)
-        found.raw = _raw(response.status, fields, response.body)
+        found.raw = _raw(response.status, fields, BytesIO(response.body))
         found.reason = found.raw.reason
         found.url = self._request.url or ""
         found.request = self._request
@@ -240,10 +244,30 @@ class _Wire:
         return error
 
 
-def _raw(status: int, fields: Iterable[tuple[str, str]], body: bytes) -> urllib3.HTTPResponse:
-    """Return a response of urllib3 whose body is in memory."""
+class _Resumed(RawIOBase):
+    """Body that was read in part: its beginning, then the rest from the network."""
+
+    def __init__(self, begin: bytes, rest: urllib3.BaseHTTPResponse) -> None:
+        self._begin = BytesIO(begin)
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._begin.read(len(buffer)) or self._rest.read(len(buffer), decode_content=False)
+        buffer[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        self._rest.close()
+        super().close()
+
+
+def _raw(status: int, fields: Iterable[tuple[str, str]], body: IOBase) -> urllib3.HTTPResponse:
+    """Return a response of urllib3 with another body."""
     headers, phrase = urllib3.HTTPHeaderDict(list(fields)), responses.get(status, "")
-    return urllib3.HTTPResponse(BytesIO(body), headers, status, reason=phrase, preload_content=False)
+    return urllib3.HTTPResponse(body, headers, status, reason=phrase, preload_content=False)
 
 
 def _text(value: str | bytes) -> str:

@@ -17,7 +17,6 @@ from curtsy.core.errors import Reason
 from curtsy.core.request import Headers, Response
 from curtsy.core.result import FetchResult
 from curtsy.engine.hop import BodySlot
-from curtsy.http.decoding import Damaged, Truncated, UnknownCoding, decoder_of
 from curtsy.system.log import library_logger
 
 try:
@@ -203,17 +202,8 @@ class _Wire:
     def attach(self, native: scrapy.http.Response, slot: BodySlot) -> None:
         slot.close()
 
-    async def body(self, native: scrapy.http.Response) -> bytes:
-        try:
-            coding = b",".join(native.headers.getlist("Content-Encoding")).decode("latin-1")
-            decoder = decoder_of(coding or None)
-            if decoder is None:
-                return native.body
-            body = b"".join(decoder.feed(native.body))
-            decoder.finish()
-        except (Damaged, Truncated, UnknownCoding) as error:
-            raise trouble.DownloadFailedError(f"the body cannot be decoded: {error}") from error
-        return body
+    async def body(self, native: scrapy.http.Response, most: int) -> bytes | None:
+        return native.body if len(native.body) <= most else None
 
     async def discard(self, native: scrapy.http.Response) -> None:
         pass
