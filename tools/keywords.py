@@ -60,7 +60,8 @@ def written(hint: Any, texts: str = SEVERAL) -> str:
 def parameters_of(function: Any) -> dict[str, str]:
     """Return the types of a function's keyword-only parameters."""
     given = inspect.signature(function).parameters.values()
-    return {each.name: each.annotation for each in given if each.kind is inspect.Parameter.KEYWORD_ONLY}
+    named = [each for each in given if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    return {each.name: each.annotation.replace("'", '"') for each in named}
 
 
 def settings() -> dict[str, str]:

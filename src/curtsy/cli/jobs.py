@@ -251,7 +251,9 @@ def _in_full(job: Job, fields: dict[str, Any]) -> dict[str, Any]:
     except (KeyError, CurtsyError):
         scope = None
     summary = CrawlSummary(Ended.DONE, job.totals, fields["queued"] or 0, None).as_dict()
-    totals = {name: value for name, value in summary.items() if name not in ("ended", "resume_in", *fields)}
+    totals = {
+        name: value for name, value in summary.items() if name not in ("ended", "resume_in", "worker_deaths", *fields)
+    }
     examples = read_examples(job.notes.get("output:examples"))
     return {
         **fields, "seeds": [mask_url(seed) for seed in job.seeds], "scope": scope, **totals,

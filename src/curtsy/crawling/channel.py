@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from curtsy.core.masking import masked_repr
 from curtsy.core.result import FetchResult
 from curtsy.crawling.frontier.protocol import Claimed
 from curtsy.crawling.options import CrawlOptions
@@ -51,11 +52,15 @@ class Admit(msgspec.Struct):
 
     url: str
 
+    __repr__ = masked_repr
+
 
 class Widen(msgspec.Struct):
     """URL that widened the scope in another worker."""
 
     url: str
+
+    __repr__ = masked_repr
 
 
 class Fetch(msgspec.Struct):
@@ -94,6 +99,8 @@ class Question(msgspec.Struct):
     number: int
     url: str
     other: str
+
+    __repr__ = masked_repr
 
 
 class Answer(msgspec.Struct):
