@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from curtsy.client import AsyncClient
+from curtsy.client import AsyncClient, session_of
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.statistics import summed
 from curtsy.engine.counters import read_statistics
@@ -134,6 +134,20 @@ async def test_alone_uses_the_share_of_the_limits(site: Site, server: RedisServe
             results = [await web.fetch(site.url(f"/{number}")) for number in range(3)]
 
     assert [result.ok for result in results] == [True, True, False]
+
+
+@pytest.mark.parametrize(("given", "allowed"), [(None, 2), (0.5, 4)])
+async def test_workers_divide_the_limits_unless_a_share_is_given(
+    site: Site, server: RedisServer, given: float | None, allowed: int
+) -> None:
+    """Issue 17, 1: outage_share is by default that of one of the workers"""
+    site.page("/*", "x")
+    async with client(server, max_requests_per_day=8, outage="alone", outage_share=given) as web:
+        session_of(web).store.divide(4)
+        with out(server):
+            results = [await web.fetch(site.url(f"/{number}")) for number in range(allowed + 1)]
+
+    assert [result.ok for result in results] == [True] * allowed + [False]
 
 
 async def test_a_wait_for_the_store_can_be_limited(site: Site, server: RedisServer) -> None:

@@ -248,6 +248,7 @@ async def test_idle_workers_learn_at_their_next_look_that_the_last_page_of_anoth
 
     await done(one, *claims)
 
+    assert (one.workers, other.workers) == (2, 2)
     assert await one.due_in() is None
     clock.seconds += LOOK
     assert await other.claim(9) == []

@@ -79,6 +79,12 @@ class FetchAll(msgspec.Struct):
     """How many more pages are needed than URLs are queued; None if there is no limit."""
 
 
+class Divide(msgspec.Struct):
+    """Number of processes that divide the common limits in an outage."""
+
+    among: int
+
+
 class Written(msgspec.Struct):
     """Tickets of claims that were written."""
 

@@ -76,8 +76,7 @@ class Crawler:
         job: str = "",
         pool: WorkerPool | None = None,
     ) -> None:
-        """Create a crawler. `lease` is None if no other process uses the frontier, and `job` empty if it is in memory.
-        With a `pool`, its worker processes fetch the URLs."""
+        """Create a crawler. `lease` is None without other crawls on the frontier; `job` is empty in memory."""
         self._seeds = seeds
         self._options = options
         self._session = session
@@ -462,6 +461,7 @@ class Crawler:
         if self._lease is None or now - self._looked_at >= SHARED_LOOK:
             self._looked_at = now
             self.counts = await self._frontier.recent_counts()
+            self.fetches.divide(self._frontier.workers)
 
     async def _renew(self) -> None:
         """Renew the leases of running fetches and of pages that wait for their consumer."""

@@ -159,6 +159,10 @@ class RunningFetches:
         """Return the number of fetches that are on the wire or may get there."""
         return self._phases[Phase.ON_WIRE] + self._phases[Phase.STARTING]
 
+    def divide(self, among: int) -> None:
+        """Divide the common limits of an outage among so many processes."""
+        self._session.store.divide(among)
+
     @property
     def is_suspect_running(self) -> bool:
         """Return whether the only fetch is one that must be the only fetch."""
@@ -430,8 +434,7 @@ class RunningFetches:
     def _before_send(self, fetch: RunningFetch) -> Awaitable[None] | None:
         """Return an awaitable for a slot; None if the fetch may use the wire now.
 
-        A fetch returns to the wire for its page or a retry. It holds no slot while it waits. Without this check, all
-        fetches whose pauses end together would be on the wire at once.
+        A fetch that waits for its page or a retry holds no slot. All whose pauses end together come back at once.
         """
         return None if fetch.phase is Phase.STARTING or self._may_return(fetch) else self._turn(fetch)
 

@@ -31,6 +31,7 @@ from curtsy.crawling.channel import (
     Broken,
     Cancel,
     Channel,
+    Divide,
     Enter,
     Fetch,
     FetchAll,
@@ -122,6 +123,8 @@ class Worker:
                 for url in admitted:
                     self._filters.scope.admit(url)
                 self._filters.sitemaps.resume(sitemaps)
+            case Divide(among):
+                self._fetches.divide(among)
             case Admit(url):
                 self._filters.scope.admit(url)
             case Widen(url):

@@ -38,6 +38,7 @@ from curtsy.crawling.channel import (
     Broken,
     Cancel,
     Channel,
+    Divide,
     Enter,
     Fetch,
     FetchAll,
@@ -160,6 +161,8 @@ class WorkerPool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._returned = asyncio.Event()
         self._is_closed = False
+        self._among = 1
+        """Number of processes that divide the common limits in an outage, as the workers know it."""
         self.deaths = 0
         """Number of workers that died in this run."""
         self.hosts = Hosts()
@@ -193,6 +196,7 @@ class WorkerPool:
             self._lose(number)
             return
         channel.send(Begin(self._client, self._options, self._places, self._is_shared))
+        channel.send(Divide(self._among))
         if self._entered is not None:
             channel.send(msgspec.structs.replace(self._entered, widened=self._widened, admitted=self._admitted))
 
@@ -221,6 +225,14 @@ class WorkerPool:
         if not self._is_closed:
             await self._start(number)
             self._wake()
+
+    def divide(self, among: int) -> None:
+        """Divide the common limits of an outage among so many crawls, each with as many workers."""
+        if (among := among * self._count) != self._among:
+            self._among = among
+            for each in self._processes:
+                if each is not None:
+                    each.channel.send(Divide(among))
 
     def _begin(self, work: Any) -> None:
         task = asyncio.ensure_future(work)

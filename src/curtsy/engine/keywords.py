@@ -25,7 +25,7 @@ class SettingKeywords(TypedDict, total=False):
     global_qps: float | None
     global_burst: int
     outage: Literal["wait", "alone"] | None
-    outage_share: float
+    outage_share: float | None
     max_outage: float | None
     cache_dir: str | os.PathLike[str] | None
     cache_size: int | None

@@ -82,10 +82,11 @@ class General:
     `wait`: send no request until the store answers. `alone`: continue in memory with limits of this process.
     """
 
-    outage_share: Annotated[float, Range(most=1, above=True, unit="share"), _START] = 1.0
+    outage_share: Annotated[float | None, Range(most=1, above=True, unit="share"), _START] = None
     """This process's share of all limits while the store is unreachable, with `outage: alone`.
 
-    Example: 0.2 for five processes on one store.
+    Example: 0.2 for five processes on one store. None for an equal share of each worker of a crawl on a server, and
+    for 1 outside such a crawl.
     """
 
     max_outage: Annotated[float | None, Range(above=True, unit="seconds"), _START] = None

@@ -39,7 +39,7 @@ def open_store(
     *,
     clock: Clock | None = None,
     fallback: bool = True,
-    share: float = 1.0,
+    share: float | None = None,
     outage: Outage | None = None,
 ) -> BlockingStore:
     """Return the store at `url`, which connects at its first use.
@@ -52,8 +52,8 @@ def open_store(
     None means the store that $CURTSY_STORE names, else a file in the user's state directory. Raises PolicyError for a
     bad URL or a missing library. Without `fallback`, an unreachable store raises StoreError. With it, `outage` says
     what happens meanwhile (C18). `wait`, the default on a server: no request is admitted until the store answers.
-    `alone`, the default for a file: the process continues in memory, with `share` of the common limits. All stores of
-    the process with the same records share that memory.
+    `alone`, the default for a file: the process continues in memory, with `share` of the common limits (None: see
+    `AsyncStore.divide`). All stores of the process with the same records share that memory.
     """
     return BlockingStore(open_async_store(url, clock=clock, fallback=fallback, share=share, outage=outage))
 
@@ -63,7 +63,7 @@ def open_async_store(
     *,
     clock: Clock | None = None,
     fallback: bool = True,
-    share: float = 1.0,
+    share: float | None = None,
     outage: Outage | None = None,
 ) -> AsyncStore:
     """Return the async store at `url`; see `open_store`."""

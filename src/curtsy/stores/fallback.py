@@ -42,16 +42,17 @@ class _Out(Exception):
 class AsyncFallbackStore(AsyncStore):
     """Store that continues in memory when the inner store fails.
 
-    `share` is this process's share, in an outage, of a limit common to all processes. With `waits`, no common limit is
-    spent in an outage: a `Shared` step is answered NOT_NOW, and memory answers for the other steps only. `monotonic`
-    is a clock in seconds, for tests. `state` is the state to use, if other stores share it.
+    `share` is this process's share, in an outage, of a limit common to all processes; None for that of `divide`. With
+    `waits`, no common limit is spent in an outage: a `Shared` step is answered NOT_NOW, and memory answers for the
+    other steps only. `monotonic` is a clock in seconds, for tests. `state` is the state to use, if other stores share
+    it.
     """
 
     def __init__(
         self,
         inner: AsyncStore,
         *,
-        share: float = 1.0,
+        share: float | None = None,
         waits: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
         state: FallbackState | None = None,
@@ -81,6 +82,9 @@ class AsyncFallbackStore(AsyncStore):
     @property
     def share(self) -> float:
         return self._state.share if self._state.is_out else 1.0
+
+    def divide(self, among: int) -> None:
+        self._state.divide(among)
 
     @property
     def outages(self) -> Outages:

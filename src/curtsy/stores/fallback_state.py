@@ -104,7 +104,7 @@ class FallbackState:
     def __init__(
         self,
         name: str,
-        share: float = 1.0,
+        share: float | None = None,
         waits: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
         ledger: OutageLedger | None = None,
@@ -112,8 +112,9 @@ class FallbackState:
         self._name = name
         self._ledger = ledger
         self._synced: dict[str, Record | None] = {}  # the ledger's records as last written or read
-        self.share = share
-        """This process's share, in an outage, of a limit common to all processes."""
+        self._share = share
+        self._among = 1
+        """Number of processes that divide the common limits if no share is given."""
         self.waits = waits
         """True if no common limit is spent in an outage (C18)."""
         self._monotonic = monotonic
@@ -405,10 +406,20 @@ class FallbackState:
 
     # Stores that share the state.
 
-    def joined(self, share: float, waits: bool) -> FallbackState:
+    @property
+    def share(self) -> float:
+        """Return this process's share, in an outage, of a limit common to all processes."""
+        return 1.0 / self._among if self._share is None else self._share
+
+    def divide(self, among: int) -> None:
+        """Divide common limits among so many processes, unless these count together in a ledger."""
+        if self._ledger is None:
+            self._among = among
+
+    def joined(self, share: float | None, waits: bool) -> FallbackState:
         """Count one more user, whose settings apply from now on."""
         self._users += 1
-        self.share, self.waits = share, waits
+        self._share, self.waits = share, waits
         return self
 
     def left(self) -> FallbackState:
@@ -432,7 +443,7 @@ _states: dict[str, FallbackState] = {}
 """States by store identity: of open stores, and of stores that were out when last closed."""
 
 
-def fallback_state_of(name: str, share: float, waits: bool, ledger: OutageLedger | None = None) -> FallbackState:
+def fallback_state_of(name: str, share: float | None, waits: bool, ledger: OutageLedger | None = None) -> FallbackState:
     """Return the one state of this process for a store, so that its clients count together in an outage (B8)."""
     with _lock:
         state = _states.get(name)

@@ -158,6 +158,9 @@ class AsyncStore(ABC):
         """This process's share of a limit common to all processes: 1.0 unless the store is out."""
         return 1.0
 
+    def divide(self, among: int) -> None:  # noqa: B027  a store without outages has nothing to divide
+        """Set how many processes divide the common limits equally in an outage, unless a share was given."""
+
     @property
     def outages(self) -> Outages:
         """Outages of the store that this process has seen so far."""
@@ -295,6 +298,9 @@ class WrappedStore(AsyncStore):
     @property
     def share(self) -> float:
         return self.inner.share
+
+    def divide(self, among: int) -> None:
+        self.inner.divide(among)
 
     @property
     def outages(self) -> Outages:

@@ -284,6 +284,11 @@ class LocalFrontier:
         """Return 0: the pages of this process are all there are."""
         return 0
 
+    @property
+    def workers(self) -> int:
+        """Return 1."""
+        return 1
+
     async def failures(self, limit: int = MOST_FAILURES) -> list[tuple[str, str]]:
         """Return the first failed URLs with their reasons, in order."""
         return self._table.failures()[:limit]

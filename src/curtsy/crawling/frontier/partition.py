@@ -61,6 +61,11 @@ class Partitions:
         return len(self._workers) == 1
 
     @property
+    def workers(self) -> int:
+        """Return the number of present workers."""
+        return len(self._workers)
+
+    @property
     def leased(self) -> list[int]:
         """Return the partitions in which any worker has leased a URL, by the last reports."""
         return [number for number, report in self._reports.items() if report.leased]

@@ -257,6 +257,11 @@ class AsyncFrontier(Protocol):
         """Return the pages of all workers by their PAGES notes, at the last call; 0 in a frontier of one process."""
         ...
 
+    @property
+    def workers(self) -> int:
+        """Return the number of present workers, as of the last call; 1 in a frontier of one process."""
+        ...
+
     async def busiest(self, limit: int) -> list[HostQueue]:
         """Return the hosts with the longest queues; fewer or none if they are expensive to find."""
         ...

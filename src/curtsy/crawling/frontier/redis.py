@@ -147,6 +147,11 @@ class RedisFrontier:
         """Return the pages of all workers, as of the last reply."""
         return self._pages
 
+    @property
+    def workers(self) -> int:
+        """Return the number of present workers, as of the last heartbeat."""
+        return self._partitions.workers
+
     async def check(self) -> None:
         """Connect; raise PolicyError if the server is too old or may evict data.
 
