@@ -20,7 +20,7 @@ from curtsy.core.fetch_state import Refusal
 from curtsy.core.request import Failure, Headers, Reply, Request, Response, whole_number
 from curtsy.core.result import FetchResult
 from curtsy.core.url import Url
-from curtsy.engine.hop import BodySlot, Hop, Send
+from curtsy.engine.body_slot import BodySlot, Hop, Send
 from curtsy.engine.keywords import ClientKeywords
 from curtsy.engine.session import Session
 from curtsy.http.decoding import Damaged, Truncated, UnknownCoding, decoder_of

@@ -16,7 +16,7 @@ from curtsy.core import errors
 from curtsy.core.errors import Reason
 from curtsy.core.request import Headers, Response
 from curtsy.core.result import FetchResult
-from curtsy.engine.hop import BodySlot
+from curtsy.engine.body_slot import BodySlot
 from curtsy.system.log import library_logger
 
 try:

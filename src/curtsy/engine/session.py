@@ -33,6 +33,7 @@ from curtsy.core.rules import Rules
 from curtsy.core.time import SECOND
 from curtsy.core.url import InvalidUrl, Url, parse_url
 from curtsy.engine.alerts import Periodic, StatsLog
+from curtsy.engine.body_slot import BodySlot, Hop, Send
 from curtsy.engine.context import Context, HeldResources, rules_key
 from curtsy.engine.counters import EVERY, Counters, Publisher
 from curtsy.engine.crawl_view import CrawlView, crawls_of
@@ -40,7 +41,6 @@ from curtsy.engine.download import DownloadResult, DownloadTask, Part
 from curtsy.engine.driver import Driver, never
 from curtsy.engine.gate import Gate
 from curtsy.engine.gate_steps import followed, settled
-from curtsy.engine.hop import BodySlot, Hop, Send
 from curtsy.engine.single_flight import SingleFlight, always
 from curtsy.engine.store_driver import Finished
 from curtsy.engine.timers import SystemTimers, Timers, VirtualClock

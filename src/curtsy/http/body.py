@@ -1,4 +1,4 @@
-"""Body of a response: read within limits, decoded in steps, and written to a sink or returned whole."""
+"""Body of a response: read within limits, which stop decompression bombs, and written to a sink or returned whole."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from curtsy.core.errors import Reason
 from curtsy.core.policy import Policy
 from curtsy.core.request import Headers
 from curtsy.http.connection import STOOD_STILL, Connection
-from curtsy.http.decoding import Bomb, Damaged, Decoder, Truncated
+from curtsy.http.decoding import Damaged, Decoder, Truncated, WastefulBody
 from curtsy.http.response import ReplyError
 
 SLICES = 512
@@ -137,7 +137,7 @@ class Body:
                 await self._take(chunk)
             if decoder is not None and not self.is_cut:
                 decoder.finish()
-        except Bomb as error:
+        except WastefulBody as error:
             if not self._limits.cut:
                 raise ReplyError(Reason.TOO_LARGE, f"the body is a decompression bomb: {error}") from None
             self.is_cut = True

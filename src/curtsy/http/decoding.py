@@ -53,7 +53,7 @@ class Damaged(ValueError):
     """Body that does not match its Content-Encoding."""
 
 
-class Bomb(Damaged):
+class WastefulBody(Damaged):
     """Body that costs far more work than its output justifies."""
 
 
@@ -89,10 +89,10 @@ class _Members:
         self._made += size
 
     def end(self) -> None:
-        """Count a member. Raises Bomb if there are too many for the output."""
+        """Count a member. Raises WastefulBody if there are too many for the output."""
         self._count += 1
         if self._count > FREE_MEMBERS + self._made // LEAST_MEMBER:
-            raise Bomb(f"{self._count:,} members have only {self._made:,} bytes in them")
+            raise WastefulBody(f"{self._count:,} members have only {self._made:,} bytes in them")
 
     def __bool__(self) -> bool:
         """Return whether a complete member was received."""
@@ -300,7 +300,7 @@ class Chain:
                 self._made += len(part)
                 yield part
             if self._between > OVERHEAD + 2 * self._made:
-                raise Bomb(f"{self._between:,} bytes in the inner coding mean only {self._made:,}")
+                raise WastefulBody(f"{self._between:,} bytes in the inner coding mean only {self._made:,}")
             yield b""
 
     def finish(self) -> None:

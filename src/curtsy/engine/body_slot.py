@@ -1,4 +1,4 @@
-"""Hop for another library: curtsy admits and settles a request, the library sends it and reads its body."""
+"""BodySlot: slot at a host that a response keeps while another library reads its body. Hop: result of such a request."""
 
 from __future__ import annotations
 
