@@ -1,7 +1,7 @@
 """Parser of robots.txt, and its verdicts, delays and sitemaps (RFC 9309).
 
 The rules are the RFC's and, where it is silent, those of Google's parser. Numbers in comments are sections of the RFC.
-Nothing here raises, whatever a file, an agent or a URL contains. `pattern.py` compares octets.
+Nothing here raises, whatever a file, an agent or a URL contains. `longest_match.py` compares octets.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Lines of a robots.txt: limits of length, line ends and compact storage.
 
-Octets are held in `str`, one character each, as in `pattern.py`. Numbers in comments are sections of RFC 9309.
+Octets are held in `str`, one character each, as in `longest_match.py`. Numbers in comments are sections of RFC 9309.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""BodySlot: slot at a host that a response keeps while another library reads its body. Hop: result of such a request."""
+"""BodySlot: slot at a host that a response keeps while another library reads its body. Hop: result of a request."""
 
 from __future__ import annotations
 
