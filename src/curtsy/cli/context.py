@@ -224,7 +224,9 @@ def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     Raises KeyboardInterrupt if a signal ended it.
     """
     import asyncio
+    import gc
 
+    gc.freeze()  # the modules are never freed: without them, a collection during a crawl stops the loop half as long
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(_watched(work))

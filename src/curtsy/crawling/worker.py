@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import logging
 import signal
@@ -236,6 +237,7 @@ def main() -> None:
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the crawl's process gets them too, and decides
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     end = socket.socket(fileno=int(sys.argv[1]))
+    gc.freeze()  # as in the command: collections skip the modules
     with asyncio.Runner(loop_factory=import_module(sys.argv[2]).new_event_loop) as runner:
         runner.run(_serve(end))
 
