@@ -6,7 +6,7 @@ import asyncio
 import csv
 from pathlib import Path
 
-from curtsy.core import messages
+from curtsy.core import crawl_messages
 from curtsy.crawling.outputs.skipped import SkippedCsv
 from curtsy.crawling.start import acrawl
 from tests.crawling.web import QUICK, crawled, html
@@ -64,16 +64,16 @@ async def test_every_url_without_a_page_is_told_with_why_and_what_to_do(site: Si
 def test_no_excuse_tells_a_secret() -> None:
     """F62"""
     told = [
-        messages.noindex(SECRET),
-        messages.not_canonical(SECRET, SECRET),
-        messages.duplicate(SECRET, SECRET),
-        messages.no_sitemap(SECRET),
-        messages.bad_redirect(SECRET, "it has no host"),
-        messages.redirected_in_circle(SECRET),
-        messages.redirected_too_often(SECRET, 5),
-        messages.redirected_outside(SECRET, SECRET),
-        messages.host_limit(SECRET, 3),
-        messages.reader_crashed(SECRET),
+        crawl_messages.noindex(SECRET),
+        crawl_messages.not_canonical(SECRET, SECRET),
+        crawl_messages.duplicate(SECRET, SECRET),
+        crawl_messages.no_sitemap(SECRET),
+        crawl_messages.bad_redirect(SECRET, "it has no host"),
+        crawl_messages.redirected_in_circle(SECRET),
+        crawl_messages.redirected_too_often(SECRET, 5),
+        crawl_messages.redirected_outside(SECRET, SECRET),
+        crawl_messages.host_limit(SECRET, 3),
+        crawl_messages.reader_crashed(SECRET),
     ]
 
     assert not any("hush" in message for message in told)

@@ -28,8 +28,8 @@ from curtsy.cli.command import (
 )
 from curtsy.cli.context import PATIENCE, CommandContext, Exit, handle_signals, leave, run
 from curtsy.cli.get import cache_options, url_lines
+from curtsy.core.crawl_messages import deaths_in_run
 from curtsy.core.errors import NotWritten, PolicyError, Reason
-from curtsy.core.messages import deaths_in_run
 
 if TYPE_CHECKING:
     from curtsy.cli.report import LineDisplay

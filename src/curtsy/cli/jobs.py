@@ -14,9 +14,9 @@ import msgspec
 from curtsy.cli import console
 from curtsy.cli.command import JSON, YES, command, duration, group, job_name, known_jobs
 from curtsy.cli.context import CommandContext, Exit
+from curtsy.core.crawl_messages import LIMITS
 from curtsy.core.errors import CurtsyError, StoreError
 from curtsy.core.masking import mask_url
-from curtsy.core.messages import LIMITS
 from curtsy.core.time import span
 
 if TYPE_CHECKING:

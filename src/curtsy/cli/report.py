@@ -18,9 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from curtsy.cli import console
+from curtsy.core.crawl_messages import LIMITS, describe, reached
 from curtsy.core.errors import CurtsyError, Reason
 from curtsy.core.masking import mask_url
-from curtsy.core.messages import LIMITS, describe, reached
 from curtsy.core.time import span
 from curtsy.crawling.progress import Ended
 

@@ -15,7 +15,7 @@ from curtsy.cli import console
 from curtsy.cli.command import DOMAIN, command, duration
 from curtsy.cli.context import CommandContext
 from curtsy.cli.status import hosts_table
-from curtsy.core.messages import LIMITS
+from curtsy.core.crawl_messages import LIMITS
 from curtsy.core.time import span
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from curtsy.core import messages
+from curtsy.core import crawl_messages
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.fetch_state import redirect_target
 from curtsy.core.outcome import is_worth_repeating
@@ -282,14 +282,14 @@ class Filters:
             if noted := self.sitemaps.noted():
                 finished.notes = {SITEMAPS: noted}
         elif is_for_sitemap(claimed) and (outside := self._outside(page.url, claimed.depth)) is not None:
-            return self.skip(claimed, outside, messages.no_sitemap(page.url), result)
+            return self.skip(claimed, outside, crawl_messages.no_sitemap(page.url), result)
         else:
             if check.cut:
                 finished.page = msgspec.structs.replace(page, links_cut=finished.links_cut)
             if (why := await self._why_not_kept(finished, page, reading)) is not None:
                 finished.leave_out(*why)
         if cut := finished.links_cut:
-            _log.warning(messages.too_many_links(claimed.url, cut, self._options.max_links_per_page))
+            _log.warning(crawl_messages.too_many_links(claimed.url, cut, self._options.max_links_per_page))
         return finished
 
     async def _why_not_kept(self, finished: Finished, page: CrawledPage, reading: Reading) -> tuple[str, str] | None:
@@ -305,9 +305,9 @@ class Filters:
                 finished.found = [*finished.found, Found((canonical,), claimed.depth, claimed.priority, page.url)]
                 if are_apart(host_of(canonical), claimed.host):
                     self._remember_foreign(canonical)
-                return NOT_CANONICAL, messages.not_canonical(page.url, canonical)
+                return NOT_CANONICAL, crawl_messages.not_canonical(page.url, canonical)
         if reading.is_noindex:
-            return NOINDEX, messages.noindex(page.url)
+            return NOINDEX, crawl_messages.noindex(page.url)
         return None
 
     async def _check_links(self, claimed: Claimed, reading: Reading) -> LinkCheck:
@@ -412,7 +412,7 @@ class Filters:
         assert isinstance(url, Url)
         target = redirect_target(url, Response(result.status or 0, result.headers, b""))
         if target is None or isinstance(target, InvalidUrl):
-            words = messages.bad_redirect(claimed.url, target.why if target else None)
+            words = crawl_messages.bad_redirect(claimed.url, target.why if target else None)
             return self.skip(claimed, str(Reason.BAD_REDIRECT), words, result, failed=True)
         most = min(self._session.policies.of(claimed.host).max_redirects, FARTHEST)
         is_back = claimed.hops > 0 and target.text == claimed.parent
@@ -420,7 +420,7 @@ class Filters:
             return self._followed_at_once(claimed, result)  # with the cookie, the target may differ
         is_circle = is_back or target.text == claimed.url
         if claimed.hops >= most or is_circle:
-            circle, often = messages.redirected_in_circle, messages.redirected_too_often
+            circle, often = crawl_messages.redirected_in_circle, crawl_messages.redirected_too_often
             words = circle(claimed.url) if is_circle else often(claimed.url, most)
             return self.skip(claimed, str(Reason.TOO_MANY_REDIRECTS), words, result, failed=True)
         notes = {}
@@ -428,13 +428,13 @@ class Filters:
         if is_for_sitemap(claimed) and self._is_near(target.text, claimed.host):
             reason = None  # a sitemap is not a page, whatever its path
             if not self.sitemaps.take(site_of(host_of(_namer(claimed))), (target.text,)):
-                return self.skip(claimed, NO_SITEMAP, messages.no_sitemap(claimed.url), result)
+                return self.skip(claimed, NO_SITEMAP, crawl_messages.no_sitemap(claimed.url), result)
         elif reason is not None and is_seed(claimed):  # the crawl follows the redirects of its seeds
             self.scope.widen(target.text)
             notes[WIDENED + target.text] = self._session.epoch()
             reason = self._outside(target.text, claimed.depth)
         if reason is not None:
-            return self.skip(claimed, reason, messages.redirected_outside(claimed.url, target.text), result)
+            return self.skip(claimed, reason, crawl_messages.redirected_outside(claimed.url, target.text), result)
         if self._options.obey_canonical and await self._frontier.pass_over(claimed.url, target.text):
             return self._followed_at_once(claimed, result)  # the target was left out, perhaps in favour of this URL
         if self.is_foreign(claimed):

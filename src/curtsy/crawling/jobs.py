@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from curtsy.core.crawl_messages import no_job, other_job, running_job, unreadable_totals
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.masking import masked_repr
-from curtsy.core.messages import no_job, other_job, running_job, unreadable_totals
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.local import read_job, requeue_in
 from curtsy.crawling.frontier.protocol import Counts, Requeue

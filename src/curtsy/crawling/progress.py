@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from curtsy.core.crawl_messages import crawl_end, describe, reached
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.host import Host, fresh, in_time
-from curtsy.core.messages import crawl_end, describe, reached
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.result import FetchResult
 from curtsy.core.time import SECOND, Now, span

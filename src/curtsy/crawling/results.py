@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from curtsy.core.crawl_messages import duplicate
 from curtsy.core.masking import mask_url, masked_repr
-from curtsy.core.messages import duplicate
 from curtsy.core.record import FetchRecord
 from curtsy.core.request import NO_HEADERS, Headers
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done, Ending, Failed, Found

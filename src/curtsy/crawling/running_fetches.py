@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from curtsy.core import messages
+from curtsy.core import crawl_messages
 from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.fair_share import AddressShares, FairShares
@@ -231,12 +231,14 @@ class RunningFetches:
         if (to_go := self.hosts.pages_to_go(claimed.host, claimed.host_pages)) is not None:
             left, sure = to_go
             if left <= 0:
-                words = messages.host_limit(claimed.url, self.hosts.most_pages)
+                words = crawl_messages.host_limit(claimed.url, self.hosts.most_pages)
                 return self._filters.skip(claimed, "host_limit", words)
             if sure <= 0:
                 return Finished(claimed, Deferred(MAX_WAIT))
         if claimed.tries >= GUILTY:
-            return self._filters.skip(claimed, "reader_crashed", messages.reader_crashed(claimed.url), failed=True)
+            return self._filters.skip(
+                claimed, "reader_crashed", crawl_messages.reader_crashed(claimed.url), failed=True
+            )
         return None
 
     async def _fetch(self, fetch: RunningFetch, may_crowd: bool) -> None:

@@ -27,7 +27,7 @@ from typing import Any, Literal
 import msgspec
 
 from curtsy.client import AsyncClient, session_of
-from curtsy.core import messages
+from curtsy.core import crawl_messages
 from curtsy.core.errors import CurtsyError, PolicyError
 from curtsy.core.fair_share import FairShares
 from curtsy.core.setting import rule
@@ -92,18 +92,18 @@ def check_workers(count: int, client: AsyncClient) -> None:
     """Raise PolicyError if a client cannot be used by several processes."""
     session = session_of(client)
     if not hasattr(socket, "AF_UNIX"):
-        raise PolicyError(messages.no_workers(count, "this system cannot pass sockets to processes"))
+        raise PolicyError(crawl_messages.no_workers(count, "this system cannot pass sockets to processes"))
     if session.on_record is not None:
-        raise PolicyError(messages.no_workers(count, "on_record would be called in other processes"))
+        raise PolicyError(crawl_messages.no_workers(count, "on_record would be called in other processes"))
     if session.gate.is_immediate:
-        raise PolicyError(messages.no_workers(count, "the store is in memory, which other processes cannot see"))
+        raise PolicyError(crawl_messages.no_workers(count, "the store is in memory, which other processes cannot see"))
     try:
         pickle.dumps(client)
     except PolicyError as error:
-        raise PolicyError(messages.no_workers(count, str(error).rstrip("."))) from None
+        raise PolicyError(crawl_messages.no_workers(count, str(error).rstrip("."))) from None
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise PolicyError(
-            messages.no_workers(count, f"an argument of the client cannot be pickled ({error})")
+            crawl_messages.no_workers(count, f"an argument of the client cannot be pickled ({error})")
         ) from None
 
 
@@ -212,9 +212,9 @@ class WorkerPool:
             assert sent is not None
             self._crashes[sent.claimed.url] += 1
             self._put_back(sent.claimed)
-        _log.warning(messages.worker_died(number, lost.process.pid, len(held)))
+        _log.warning(crawl_messages.worker_died(number, lost.process.pid, len(held)))
         if self.deaths > MOST_DEATHS:
-            self.broken = WorkersDied(messages.workers_died(self.deaths))
+            self.broken = WorkersDied(crawl_messages.workers_died(self.deaths))
         else:
             self._begin(self._replace(number, lost.process))
         self._wake()

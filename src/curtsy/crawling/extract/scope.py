@@ -34,8 +34,9 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from curtsy.core.crawl_messages import out_of_scope
 from curtsy.core.errors import PolicyError
-from curtsy.core.messages import given, out_of_scope
+from curtsy.core.messages import given
 from curtsy.core.url import Url, parse_domain, parse_url
 from curtsy.crawling.frontier.protocol import host_of
 from curtsy.http.registered_domain import name_and_port, site_of

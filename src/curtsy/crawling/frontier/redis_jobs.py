@@ -26,8 +26,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from curtsy.core.crawl_messages import replicas_behind, unknown_format
 from curtsy.core.errors import CurtsyError, PolicyError, StoreError
-from curtsy.core.messages import replicas_behind, unknown_format
 from curtsy.core.time import SECOND
 from curtsy.crawling.frontier.lua_job import NOTE, OPEN, PRESENT
 from curtsy.crawling.frontier.lua_partition import GONE, PEEK

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from curtsy.core.crawl_messages import no_job, present_workers, unknown_worker
 from curtsy.core.errors import PolicyError, StoreError
-from curtsy.core.messages import no_job, present_workers, unknown_worker
 from curtsy.crawling.frontier import redis_codec
 from curtsy.crawling.frontier.lua_partition import REQUEUE
 from curtsy.crawling.frontier.protocol import Requeue
