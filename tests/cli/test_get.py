@@ -12,6 +12,7 @@ import pytest
 from tests.cli.documented import FIELDS
 from tests.cli.shell import Shell, stop
 from tests.support.bounds import ends_within
+from tests.support.certificates import Authority
 from tests.support.polling import block_until
 from tests.support.site import Reply, Site, closed_port, hang, later, redirect
 from tests.support.snapshot import Snapshot
@@ -100,13 +101,13 @@ def test_what_cannot_be_asked_is_told_in_a_sentence(shell: Shell, snapshot: Snap
     """U1, N5: 2 for what is no URL, 1 for a site that is not there"""
     with closed_port() as port:
         gone = shell("get", f"http://127.0.0.1:{port}/", CURTSY_MAX_RETRIES="0")
-    invalid = shell("get", "example.org")
+    invalid = shell("get", "/example.org")
     private = shell("get", "http://127.0.0.1/", CURTSY_ALLOW_PRIVATE=None)
 
     assert (gone.code, gone.out) == (1, "")
     assert f"http://127.0.0.1:{port}/ " in gone.err
     assert (invalid.code, invalid.out) == (2, "")
-    assert "'example.org'" in invalid.err
+    assert "'/example.org'" in invalid.err
     assert "https://" in invalid.err
     assert (private.code, private.out) == (3, "")
     assert "127.0.0.1" in private.err
@@ -115,18 +116,44 @@ def test_what_cannot_be_asked_is_told_in_a_sentence(shell: Shell, snapshot: Snap
         snapshot(done.err, name)
 
 
-@pytest.mark.parametrize("words", [("get",), ("crawl",), ("why",), ("download", "-o", "x")])
-def test_a_host_with_a_port_and_no_scheme_is_not_guessed_at(
-    shell: Shell, site: Site, words: tuple[str, ...], snapshot: Snapshot
-) -> None:
-    """U1: it may speak either; the message says what to write, and nobody is asked"""
-    done = shell(*words, f"localhost:{site.port}/x")
+COMMANDS = (("get",), ("crawl",), ("why", "--ask"), ("robots",), ("download", "-o", "x"))
+"""Commands that take a URL."""
 
-    assert (done.code, done.out, site.journal) == (2, "", [])
-    assert f"localhost:{site.port}/x" in done.err
-    assert {"https://", "http://"} <= set(re.findall(r"https?://", done.err))
-    snapshot(done.err)
-    assert shell("status", "--json").json == []
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
+def test_a_bare_host_means_https_unless_http_is_allowed_and_https_cannot_be_connected(
+    shell: Shell, site: Site, words: tuple[str, ...]
+) -> None:
+    """U1: the same rule for each command and each host; a connection that fails is not charged"""
+    bare = f"localhost:{site.port}/"
+
+    refused = shell(*words, bare)
+    before = site.count()
+    done = shell(*words, bare, "--allow-http")
+
+    assert (refused.code != 0, before) == (True, 0)
+    assert f"https://{bare}" in refused.out + refused.err
+    assert done.code == 0
+    assert done.err.count(f"https://localhost:{site.port} cannot be connected: using http.") == 1
+    assert site.paths()[0] == "/robots.txt"
+    [host] = shell("status", "--json").json
+    assert host["failures"] == 0
+
+
+def test_a_bare_host_with_tls_is_fetched_by_it(shell: Shell) -> None:
+    """U1: http is for hosts without https"""
+    authority = Authority()
+    authority.write(shell.home / "ca.pem")
+    with Site(tls=authority.server("good")) as site:
+        site.page("/a", "hello")
+        given = f"localhost:{site.port}/a\n\n# a list\nlocalhost:{site.port}/a\n"
+        env = {"SSL_CERT_FILE": str(shell.home / "ca.pem")}
+        got = shell("get", "--allow-http", f"localhost:{site.port}/a", **env)
+        crawled = shell("crawl", "--allow-http", "-i", "-", "--jsonl", "-", stdin=given, **env)
+
+        assert (got.code, got.out) == (0, "hello")
+        assert [line["url"] for line in crawled.lines] == [site.url("/a", host="localhost")]
+        assert "using http" not in got.err + crawled.err
 
 
 def test_tls_with_a_plain_port_is_our_mistake_and_not_held_against_the_host(

@@ -595,7 +595,7 @@ async def test_what_cannot_be_is_refused_before_anything_is_asked(
 
 @pytest.mark.parametrize(
     ("seeds", "says"),
-    [([], "URL"), ("ftp://example.org/", "ftp"), ("127.0.0.1:{port}/", "http://")],
+    [([], "URL"), ("ftp://example.org/", "ftp"), ("/a", "https://")],
     ids=["none", "scheme", "no scheme"],
 )
 async def test_seeds_that_cannot_be_are_refused_before_anything_is_asked(

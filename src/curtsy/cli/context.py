@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from curtsy.cli.trace import Trace
     from curtsy.client import AsyncClient
     from curtsy.core.errors import Reason
-    from curtsy.core.url import Url
     from curtsy.settings import Settings
     from curtsy.stores import Store
 
@@ -167,17 +166,6 @@ class CommandContext:
                 yield client
         finally:
             await store.close()
-
-
-def parsed_url(text: str) -> Url:
-    """Return a URL of the command line. Raises UsageError if it cannot be requested."""
-    from curtsy.core import messages
-    from curtsy.core.url import InvalidUrl, parse_url
-
-    url = parse_url(text)
-    if isinstance(url, InvalidUrl):
-        raise click.UsageError(f"{messages.given(url)!r} cannot be requested: {url.why}.")
-    return url
 
 
 def _take(context: click.Context, parameter: click.Parameter, value: Any) -> None:

@@ -28,6 +28,7 @@ from curtsy.cli.command import (
 )
 from curtsy.cli.context import PATIENCE, CommandContext, Exit, handle_signals, leave, run
 from curtsy.cli.get import cache_options, url_lines
+from curtsy.cli.urls import ALLOW_HTTP, complete_lines, complete_urls
 from curtsy.core.crawl_messages import deaths_in_run
 from curtsy.core.errors import NotWritten, PolicyError, Reason
 
@@ -157,6 +158,7 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
 @_switch_off("--traps", "avoid_traps", "Follow links that look endless too.")
 @COOKIES
 @NO_CACHE
+@ALLOW_HTTP
 @click.option("--refresh", is_flag=True, help="Fetch pages again, even if there is a fresh copy.")
 @click.option("--dry-run", "is_dry", is_flag=True, help="Report what would be fetched, and exit.")
 @click.option("--json", "is_json", is_flag=True, help="Write the summary as JSON on standard output.")
@@ -191,7 +193,7 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
     from curtsy.crawling.extract.scope import Scope
     from curtsy.crawling.options import CrawlOptions
 
-    seeds = _seeds(words["urls"], words["source"], words["max_time"])
+    seeds = _seeds(given, words["urls"], words["source"], words["max_time"], words["allow_http"])
     kinds = {
         "folder": "out",
         "jsonl": "jsonl",
@@ -232,15 +234,18 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
     )  # fmt: skip
 
 
-def _seeds(urls: tuple[str, ...], source: str | None, seconds: float | None) -> Seeds:
-    """Return the seed URLs. A bare host means its front page, over TLS. Files are read during the crawl."""
+def _seeds(
+    given: CommandContext, urls: tuple[str, ...], source: str | None, seconds: float | None, allow_http: bool
+) -> Seeds:
+    """Return the seed URLs. Files are read during the crawl."""
     from curtsy.crawling.seeds import Seeds
 
     try:
         if source is None and "-" not in urls:
-            return Seeds(urls)
+            return Seeds(complete_urls(given, urls, allow_http))
         parts = [url_lines(each) if each == "-" else [each] for each in urls]
-        seeds = Seeds(chain(*parts, url_lines(source) if source is not None else ()))
+        lines = chain(*parts, url_lines(source) if source is not None else ())
+        seeds = Seeds(complete_lines(given, lines, allow_http))
         seeds.peek(seconds)
     except PolicyError as error:
         raise click.UsageError(str(error)) from None

@@ -18,6 +18,7 @@ import click
 from curtsy.cli import console
 from curtsy.cli.command import COOKIES, INPUT, NO_CACHE, VERBOSE, byte_count, command, duration, header
 from curtsy.cli.context import CommandContext, Exit, exit_for, run, worst
+from curtsy.cli.urls import ALLOW_HTTP, complete_urls
 from curtsy.core.escape import visible
 from curtsy.system.own_file import create_own
 
@@ -60,22 +61,24 @@ CONCURRENCY = 32
 @click.option("--refresh", is_flag=True, help="Fetch the page again, even if there is a fresh copy.")
 @click.option("--offline", is_flag=True, help="Use the cache only; send nothing.")
 @INPUT
+@ALLOW_HTTP
 @click.pass_obj
 def get(
     given: CommandContext, urls: tuple[str, ...], output: Path | None, is_head: bool, is_raw: bool, is_json: bool,
     is_verbose: bool, headers: tuple[tuple[str, str], ...], deadline: float | None, cookies: bool, no_cache: bool,
-    refresh: bool, offline: bool, source: str | None,
+    refresh: bool, offline: bool, source: str | None, allow_http: bool,
 ) -> Exit:  # fmt: skip
     """Fetch pages politely, similar to curl.
 
     curtsy obeys robots.txt and the host's pace and daily budget, retries temporary failures, and does not download
-    unchanged pages again. The body goes to standard output, everything else to standard error. A terminal gets control
+    unchanged pages again. A host without a scheme, such as example.org, means https; http is used only with
+    --allow-http. The body goes to standard output, everything else to standard error. A terminal gets control
     characters as escapes, unless --raw is given; a pipe or file gets every byte. The exit code is that of the worst
     result.
     """
     if no_cache + refresh + offline > 1:
         raise click.UsageError("--no-cache, --refresh and --offline exclude each other. Give one of them.")
-    wanted = named(urls, source)
+    wanted = complete_urls(given, named(urls, source), allow_http)
     joined: dict[str, str] = {}
     for name, value in headers:
         joined[name] = f"{joined[name]}, {value}" if name in joined else value
@@ -316,11 +319,12 @@ class _Target:
 @click.option("--decode", is_flag=True, help="Decode a Content-Encoding; by default the bytes are saved as received.")
 @COOKIES
 @VERBOSE
+@ALLOW_HTTP
 @click.option("--json", "is_json", is_flag=True, help="Write the result as JSON.")
 @click.pass_obj
 def download(
     given: CommandContext, url: str, output: Path, max_size: int, deadline: float | None, decode: bool, cookies: bool,
-    is_verbose: bool, is_json: bool,
+    is_verbose: bool, is_json: bool, allow_http: bool,
 ) -> Exit:  # fmt: skip
     """Save a large file, and resume an earlier attempt.
 
@@ -329,6 +333,7 @@ def download(
     check_output(output)
     if output.exists() and not output.is_file():
         raise click.UsageError(f"{output} is a device, pipe or socket. Give -o a file.")
+    [url] = complete_urls(given, [url], allow_http)
     saving = {"max_size": max_size, "deadline": deadline, "decode": decode}
     result = run(lambda: _download(given, url, output, is_verbose, cookies, saving))
     if is_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,11 @@ import click
 
 from curtsy.cli import console
 from curtsy.cli.command import command
-from curtsy.cli.context import CommandContext, Exit, exit_for, parsed_url, run
+from curtsy.cli.context import CommandContext, Exit, exit_for, run
+from curtsy.cli.urls import ALLOW_HTTP, parsed_url
 from curtsy.core import messages
 from curtsy.core.time import span
+from curtsy.core.url import is_bare
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -78,11 +81,12 @@ class View:
 @click.option("--test", "tests", metavar="PATH", multiple=True, help="Check whether this path is allowed; repeatable.")
 @click.option("--all", "is_all", is_flag=True, help="Show the rules of every group, not only of those for the agent.")
 @click.option("--refresh", is_flag=True, help="Request the file again, even if a stored copy is valid.")
+@ALLOW_HTTP
 @click.option("--json", "is_json", is_flag=True, help="The same as JSON, all groups included.")
 @click.pass_obj
 def robots(
     given: CommandContext, source: str, agent: str | None, tests: tuple[str, ...], is_all: bool, refresh: bool,
-    is_json: bool,
+    is_json: bool, allow_http: bool,
 ) -> Exit:  # fmt: skip
     """Show a robots.txt as curtsy parses it.
 
@@ -96,8 +100,7 @@ def robots(
     for path in tests:
         if not path.startswith("/") and "://" not in path:
             raise click.UsageError(f"--test {path!r} must begin with a slash, as every path does. Write /{path}.")
-    is_file = source == "-" or "://" not in source
-    found = _file(source) if is_file else _fetched(given, source, refresh)
+    found = _file(source) if _is_file(source) else _fetched(given, source, refresh, allow_http)
     if isinstance(found, Exit):
         return found
     user_agent = agent or given.settings().user_agent
@@ -116,6 +119,14 @@ def robots(
     return Exit.FINE if found.instead is None else Exit.ERROR
 
 
+def _is_file(source: str) -> bool:
+    """Return whether a file is meant, not a URL: one that exists, a path, or the name of a text file."""
+    if "://" in source:
+        return False
+    is_named = "/" not in source and source.endswith(".txt")
+    return source == "-" or is_named or not is_bare(source) or os.path.exists(source)
+
+
 def _file(source: str) -> Source:
     if source == "-":
         with click.open_file("-", "rb") as file:
@@ -123,15 +134,14 @@ def _file(source: str) -> Source:
     try:
         return Source(source, Path(source).read_bytes())
     except OSError as error:
-        hint = " For a site, write https:// or http:// before it." if not source.startswith((".", "/")) else ""
-        raise click.UsageError(f"{source} cannot be read: {error.strerror}.{hint}") from None
+        raise click.UsageError(f"{source} cannot be read: {error.strerror}.") from None
 
 
-def _fetched(given: CommandContext, text: str, refresh: bool) -> Source | Exit:
+def _fetched(given: CommandContext, text: str, refresh: bool, allow_http: bool) -> Source | Exit:
     """Return the robots.txt of a site, stored or fetched."""
     from curtsy.core.rules import Rules, filters
 
-    url = parsed_url(text)
+    url = parsed_url(given, text, allow_http)
     rules = run(lambda: _request(given, url, refresh))
     if not isinstance(rules, Rules):
         return _refused(url, rules)

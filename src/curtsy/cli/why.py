@@ -13,7 +13,8 @@ import msgspec
 
 from curtsy.cli import console
 from curtsy.cli.command import command
-from curtsy.cli.context import CommandContext, Exit, exit_for, parsed_url, run
+from curtsy.cli.context import CommandContext, Exit, exit_for, run
+from curtsy.cli.urls import ALLOW_HTTP, parsed_url
 from curtsy.core.time import span
 
 if TYPE_CHECKING:
@@ -51,9 +52,10 @@ _SHOWN = ("policy", "address", "robots.txt", "by hand", "breaker", "budget", "st
 )
 @click.argument("url", metavar="URL")
 @click.option("--ask", is_flag=True, help="Request robots.txt first if it is unknown or expired.")
+@ALLOW_HTTP
 @click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
 @click.pass_obj
-def why(given: CommandContext, url: str, ask: bool, is_json: bool) -> Exit:
+def why(given: CommandContext, url: str, ask: bool, allow_http: bool, is_json: bool) -> Exit:
     """Explain whether a page may be fetched now.
 
     No request is sent, except for robots.txt with --ask. The settings and the stored records of the host decide, in
@@ -62,7 +64,7 @@ def why(given: CommandContext, url: str, ask: bool, is_json: bool) -> Exit:
 
     The exit code is that of get: 0, 1 (the host gave no answer lately), 3 (refused) or 75 (later).
     """
-    parsed = parsed_url(url)
+    parsed = parsed_url(given, url, allow_http and ask)
     found = run(lambda: _explain(given, parsed, ask))
     if is_json:
         console.write_json(found.as_dict())

@@ -79,6 +79,9 @@ _CANONICAL = re.compile(
 """Pattern of URLs that are canonical already, unless they have dot segments or another spelling of the host."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_BARE = re.compile(r"(?!https?:|[A-Za-z][A-Za-z0-9+.-]*:(?![0-9]+(?:[/?#]|\Z)))[^/?#.:@\\\s][^@\s]*")
+"""Pattern of URLs without a scheme that begin with a host: `example.org`, `localhost:8000/a`, `[::1]`."""
+
 _PATH = re.compile(r"[^?#]*")
 _AUTHORITY = re.compile(r"(?:(?P<user>.*)@)?(?P<host>\[[^\]]*\]|[^:]*)(?::(?P<port>[0-9]*))?", re.DOTALL)
 _UNSAFE = re.compile(r"[^A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]")
@@ -120,6 +123,16 @@ def parse_url(text: str, base: Url | None = None) -> Url | InvalidUrl:
         return _too_long(text, len(text))
     given = text if base is None else _joined(base, text)
     return _parse(given) if len(given) <= REMEMBERED else _parse_any(given)
+
+
+def is_bare(text: str) -> bool:
+    """Return whether a URL begins with a host instead of a scheme. A colon before digits begins a port."""
+    return _BARE.fullmatch(text.strip()) is not None
+
+
+def with_scheme(text: str) -> str:
+    """Return a URL that a user typed, with `https://` before a bare host."""
+    return f"https://{text.strip()}" if is_bare(text) else text
 
 
 def without_blanks(text: str) -> str:
@@ -181,7 +194,10 @@ def _parse_any(given: str) -> Url | InvalidUrl:
     if found is None or (not found["slashes"] and found["scheme"].lower() not in DEFAULT_PORTS):
         if found is not None and not found["authority"].isdigit() and "." not in found["scheme"]:
             return InvalidUrl(given, f"its scheme is {found['scheme'].lower()}, not http or https")
-        return InvalidUrl(given, "it has no scheme: write https:// or http:// before the host")
+        right = (
+            f"https://{given}" if len(given) <= REMEMBERED and is_bare(given) else "https:// or http:// before the host"
+        )
+        return InvalidUrl(given, f"it has no scheme: write {right}")
     scheme = found["scheme"].lower()
     if scheme not in DEFAULT_PORTS:
         return InvalidUrl(given, f"its scheme is {scheme}, not http or https")

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterable, Callable, Collection, Iterable, Itera
 from itertools import islice
 
 from curtsy.core.errors import PolicyError
-from curtsy.core.url import InvalidUrl, parse_url
+from curtsy.core.url import InvalidUrl, parse_url, with_scheme
 from curtsy.engine.arguments import wrong
 
 HEAD = 1000
@@ -180,13 +180,8 @@ def no_seeds() -> PolicyError:
 
 
 def canonical(seed: str) -> str:
-    """Return the canonical URL of a seed. A bare host means its front page over TLS. Raises PolicyError."""
-    is_bare = "://" not in seed
-    url = parse_url(f"https://{seed}" if is_bare else seed)
+    """Return the canonical URL of a seed. A bare host means https. Raises PolicyError."""
+    url = parse_url(with_scheme(seed))
     if isinstance(url, InvalidUrl):
         raise PolicyError(f"{seed!r} cannot be requested: {url.why}. Give a URL such as https://example.org/.")
-    if is_bare and (url.port != 443 or url.host == "localhost"):  # a guess would often be wrong
-        raise PolicyError(
-            f"{seed!r} cannot be requested: it has no scheme. Write http:// before it, or https:// if it has TLS."
-        )
     return url.text

@@ -17,13 +17,14 @@ from typing import Any, Protocol
 from curtsy.core.errors import Reason
 from curtsy.core.request import Failure, Reply, Request
 from curtsy.core.url import Url
-from curtsy.http.address import Resolver, open_resolver, refused_unpinned
+from curtsy.http.address import AddressRefused, NoAddress, Resolver, open_resolver, refused_unpinned
 from curtsy.http.body import Limits, Sink
 from curtsy.http.connection import Route
 from curtsy.http.exchange import Exchange, note_unsent
 from curtsy.http.headers import head_of
-from curtsy.http.pool import KEEP_ALIVE, SLOW, Pool
+from curtsy.http.pool import KEEP_ALIVE, SLOW, ConnectTimeout, Pool, ProxyFailed, TunnelRefused
 from curtsy.http.proxy import Proxies
+from curtsy.http.response import ReplyError
 from curtsy.http.tls import Verify, check_verify
 
 if sys.platform != "win32":
@@ -128,6 +129,23 @@ class HttpSender:
             return None
         refused = await refused_unpinned(url.host, (await self._pool()).names, limits.connect_timeout)
         return None if refused is None else str(refused.strerror)
+
+    async def connects(self, url: Url, limits: Limits) -> bool:
+        """Return whether a URL's host can be connected, with TLS for https. Sends no request.
+
+        True if the scheme makes no difference: the name is unknown, or its address is refused.
+        """
+        pool, proxy = await self._pool(), self._proxies.of(url)
+        route = Route(url.scheme, url.host, url.port, proxy, proxy is None and not limits.allow_private)
+        try:
+            if proxy is not None and await self.refused_address(url, limits) is not None:
+                return True
+            pool.give_back(await pool.open(route, limits.connect_timeout), is_kept=False)
+        except (AddressRefused, NoAddress, ProxyFailed):
+            return True
+        except (OSError, ReplyError, TunnelRefused, ConnectTimeout):
+            return False
+        return True
 
     async def close(self) -> None:
         """Close all connections. Idempotent; later requests fail."""
