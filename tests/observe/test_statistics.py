@@ -227,6 +227,7 @@ def test_all_of_it_can_be_written_as_json_and_read_like_a_mapping() -> None:
     assert plain["waits"]["bounds"] == list(Waits.bounds)
     assert plain["hosts"]["example.org"]["last"][0]["status"] == 200
     assert plain["lately"] == {"requests": 1, "blocked": 0, "trips": 0}
+    assert plain["history"]["hour"]["requests"] == [1]
 
 
 @pytest.mark.parametrize(("share", "seconds"), [(0.0, 0.0), (0.5, 0.05), (0.75, 0.1), (1.0, 0.5)])

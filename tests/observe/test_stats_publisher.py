@@ -79,7 +79,8 @@ def test_processes_on_one_store_are_summed(site: Site, shared: str) -> None:
     assert found.robots_requests == site.count("/robots.txt") == 2
     assert found.domains == {domain_of(site.url("/")): 2, domain_of(site.url("/", host="127.0.0.2")): 1}
     assert [fetch.url for fetch in found.hosts[domain_of(site.url("/"))].last] == [site.url("/a"), site.url("/b")]
-    assert found.lately.requests == 3
+    assert found.lately.requests == sum(found.history.day.counts(0, time.time())) == 3
+    assert sum(found.hosts[domain_of(site.url("/"))].history.hour.counts(1, time.time())) == 2
 
 
 def test_a_process_that_is_killed_has_told_what_it_did_and_is_forgotten_in_a_day(site: Site, tmp_path: Path) -> None:

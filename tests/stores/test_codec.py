@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from curtsy.core.budget import Day
 from curtsy.core.errors import StoreError
+from curtsy.core.history import TotalHistory
 from curtsy.core.host import Host
 from curtsy.core.record import Record
 from curtsy.core.rules import Rules
+from curtsy.core.statistics import ProcessStatistics
 from curtsy.stores.codec import KINDS, Codec, DamagedRecord, pack, unpack
 from curtsy.stores.codec import MIGRATIONS as REAL_MIGRATIONS
 from tests.support.snapshot import Snapshot
@@ -163,6 +165,18 @@ def test_every_kind_can_be_read_again() -> None:
         [default] = [field.default for field in msgspec.structs.fields(kind) if field.name == "format"]
         assert default == kind.current
         assert {(tag, number) for number in range(1, kind.current)} <= REAL_MIGRATIONS.keys()
+
+
+def test_statistics_of_format_1_keep_their_counts() -> None:
+    """Their last hour, which had other intervals, is not in the history"""
+    names = ["machine-1", "curtsy", 5.0, 9.0]
+    old = ["stats", 1, *names, [{"domain": "a.example", "requests": 3}], {"pages": 2}, [[6_000_000, 3, 0, 0]], 1, 0.5]
+
+    found = unpack(msgspec.msgpack.encode(old))
+
+    assert isinstance(found, ProcessStatistics)
+    assert (found.process, found.hosts[0].requests, found.other.pages, found.outages) == ("machine-1", 3, 2, 1)
+    assert found.history == TotalHistory()
 
 
 def _host_of(number: int, **fields: object) -> bytes:

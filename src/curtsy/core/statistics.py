@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from curtsy.core.errors import REFUSALS
+from curtsy.core.history import KINDS, History, HostHistory, TotalHistory
 from curtsy.core.record import Record, StatsFields
 from curtsy.core.time import SECOND, Now
 
@@ -219,6 +220,9 @@ class HostStatistics(Counts, frozen=True, kw_only=True, omit_defaults=True):
     last: tuple[Fetch, ...] = ()
     """Last fetches, the oldest first."""
 
+    history: HostHistory = HostHistory()
+    """Counts of the last hour and day, as published in the store; empty in the counts of a client."""
+
     def plus(self, other: HostStatistics) -> HostStatistics:
         """Return the sum of two processes' counts of one host."""
         newer = other if other.last_at > self.last_at else self
@@ -229,18 +233,30 @@ class HostStatistics(Counts, frozen=True, kw_only=True, omit_defaults=True):
             pages_left=newer.pages_left,
             last_at=newer.last_at,
             last=tuple(sorted(self.last + other.last, key=lambda fetch: fetch.at)[-LAST:]),
+            history=self.history.plus(other.history),
         )
+
+    def dated(self, at: float) -> HostStatistics:
+        """Return new counts with their history: all at epoch second `at`."""
+        return msgspec.structs.replace(self, history=HostHistory.of(at, *dateable(self)))
 
     def since(self, earlier: HostStatistics | None) -> HostStatistics:
         """Return the counts since an earlier snapshot of the host; all counts if they were reset meanwhile."""
         if earlier is None or earlier.fetches > self.fetches or earlier.trips > self.trips:
             return self
         new = tuple([each for each in self.last if each not in earlier.last])
-        return msgspec.structs.replace(self, **_added(self, earlier, -1), last=new)
+        return msgspec.structs.replace(self, **_added(self, earlier, -1), last=new, history=HostHistory())
 
     def summary(self) -> HostStatistics:
         """Return only the counts, as part of the sum of several hosts."""
         return HostStatistics(**_fields(self))
+
+
+def dateable(counts: Counts) -> tuple[int, ...]:
+    """Return the counts of a history, in the order of its `KINDS`."""
+    errors = sum(counts.failed.values())
+    waited = round(counts.waited * 1000)
+    return counts.requests, counts.pages, errors, waited, counts.blocked, counts.trips
 
 
 class Lately(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -253,6 +269,11 @@ class Lately(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Fetches refused because a breaker was open."""
 
     trips: int = 0
+
+    @classmethod
+    def of(cls, history: History, at: float) -> Self:
+        """Return the sums of a history's hour up to epoch second `at`."""
+        return cls(*(sum(history.hour.counts(KINDS.index(name), at)) for name in cls.__struct_fields__))
 
 
 class StatisticsSnapshot(Counts, frozen=True, kw_only=True, omit_defaults=True):
@@ -282,6 +303,9 @@ class StatisticsSnapshot(Counts, frozen=True, kw_only=True, omit_defaults=True):
     at: float = 0.0
     """Epoch second of the snapshot."""
 
+    history: TotalHistory = TotalHistory()
+    """Counts of the last hour and day, dated when they were published, or when the client made a snapshot of them."""
+
     def since(self, earlier: StatisticsSnapshot) -> StatisticsSnapshot:
         """Return the counts since an earlier snapshot; all counts if they were reset meanwhile.
 
@@ -300,32 +324,11 @@ class StatisticsSnapshot(Counts, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.structs.replace(found, outages=max(0, count), outage_seconds=max(0.0, seconds))
 
 
-Spell = tuple[int, int, int, int]
-"""Counts of five minutes: the interval's number since 1970, then the fields of `Lately`."""
-
-SPELL = 300
-SPELLS = 12
-"""Number of five-minute intervals in an hour."""
-
-
-def lived(spells: tuple[Spell, ...], at: float, counts: Lately) -> tuple[Spell, ...]:
-    """Return the intervals of the last hour with `counts` added at epoch second `at`."""
-    number = int(at // SPELL)
-    kept = {each[0]: each for each in spells if number - SPELLS < each[0] <= number}
-    _, requests, blocked, trips = kept.get(number, (number, 0, 0, 0))
-    kept[number] = number, requests + counts.requests, blocked + counts.blocked, trips + counts.trips
-    return tuple(kept.values())
-
-
-def lately(spells: Iterable[Spell], at: float) -> Lately:
-    """Return the counts of the hour before epoch second `at`."""
-    number = int(at // SPELL)
-    recent = [each for each in spells if each[0] > number - SPELLS]
-    return Lately(*(sum(each[field] for each in recent) for field in (1, 2, 3)))
-
-
 class ProcessStatistics(Record, frozen=True, tag="stats"):
     """Counts of one process, published in the store as the record `stats:<process>`."""
+
+    format: int = 2
+    current: ClassVar[int] = 2
 
     process: str = ""
     """Machine name, process number and a few random letters."""
@@ -345,8 +348,8 @@ class ProcessStatistics(Record, frozen=True, tag="stats"):
     other: HostStatistics = HostStatistics()
     """Sum of all other hosts."""
 
-    spells: tuple[Spell, ...] = ()
-    """Intervals of the last hour."""
+    history: TotalHistory = TotalHistory()
+    """Counts of the last hour and day, dated when they were published."""
 
     outages: int = 0
     outage_seconds: float = 0.0
@@ -357,10 +360,11 @@ class ProcessStatistics(Record, frozen=True, tag="stats"):
 
     def plus(self, news: StatisticsSnapshot, at: float) -> Self:
         """Return the record with the counts of `news` added, as of epoch second `at`."""
-        hosts, other = _busiest((*self.hosts, *news.hosts.values()), self.other.plus(news.other), PUBLISHED_HOSTS)
-        spells = lived(self.spells, at, Lately(news.requests, news.blocked, news.trips))
+        new = [host.dated(at) for host in news.hosts.values()]
+        hosts, other = _busiest((*self.hosts, *new), self.other.plus(news.other), PUBLISHED_HOSTS)
+        history = self.history.kept(at).plus(TotalHistory.of(at, *dateable(news)))
         return msgspec.structs.replace(
-            self, at=at, hosts=_trimmed(hosts), other=other, spells=spells,
+            self, at=at, hosts=_trimmed(hosts, at), other=other, history=history,
             outages=self.outages + news.outages, outage_seconds=self.outage_seconds + news.outage_seconds,
         )  # fmt: skip
 
@@ -387,11 +391,15 @@ def summed(processes: Iterable[ProcessStatistics], at: float | None = None) -> S
         total = Counts(**_added(total, host))
     if at is None:
         at = max((process.at for process in processes), default=0.0)
-    recent = lately([spell for process in processes for spell in process.spells], at)
+    history = TotalHistory()
+    for process in processes:
+        history = history.plus(process.history.kept(at))
     started_at = min((process.started_at for process in processes), default=0.0)
+    recent = Lately.of(history, at)
     found = _snapshot({host.domain: host for host in hosts}, other, _fields(total), recent, started_at, at)
     return msgspec.structs.replace(
         found,
+        history=history,
         outages=sum(process.outages for process in processes),
         outage_seconds=sum(process.outage_seconds for process in processes),
     )
@@ -429,8 +437,11 @@ def _fields(counts: Counts) -> dict[str, Any]:
     return {name: getattr(counts, name) for name in Counts.__struct_fields__}
 
 
-def _trimmed(hosts: list[HostStatistics]) -> tuple[HostStatistics, ...]:
-    """Return the hosts with only the latest `PUBLISHED_FETCHES` fetches of all."""
+def _trimmed(hosts: list[HostStatistics], at: float) -> tuple[HostStatistics, ...]:
+    """Return the hosts without old histories, and with only the latest `PUBLISHED_FETCHES` fetches of all."""
+    for place, host in enumerate(hosts):
+        if (history := host.history.kept(at)) is not host.history:
+            hosts[place] = msgspec.structs.replace(host, history=history)
     moments = sorted(fetch.at for host in hosts for fetch in host.last)
     if len(moments) <= PUBLISHED_FETCHES:
         return tuple(hosts)
@@ -462,7 +473,7 @@ def _added(one: Counts, two: Counts, times: int = 1) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """Return a value as plain JSON."""
-    if isinstance(value, Distribution | Counts):
+    if isinstance(value, Distribution | Counts | History):
         return value.as_dict()
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.asdict(value)

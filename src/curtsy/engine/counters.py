@@ -26,6 +26,7 @@ from typing import Any
 from weakref import WeakSet
 
 from curtsy.core.errors import CurtsyError
+from curtsy.core.history import TotalHistory
 from curtsy.core.masking import mask_url
 from curtsy.core.record import FetchRecord, Record, Share
 from curtsy.core.statistics import (
@@ -33,16 +34,15 @@ from curtsy.core.statistics import (
     MOST_HOSTS,
     NUMBERS,
     PUBLISHED_HOSTS,
+    Counts,
     Fetch,
     HostStatistics,
     Lately,
     Latencies,
     ProcessStatistics,
-    Spell,
     StatisticsSnapshot,
     Waits,
-    lately,
-    lived,
+    dateable,
     stats_key,
 )
 from curtsy.core.time import SECOND, Now
@@ -135,9 +135,9 @@ class Counters:
             self._further: dict[str, int] = {}
             """Requests counted in `_other`, by domain."""
             self._bar = 0
-            self._spells: tuple[Spell, ...] = ()
-            self._counted = Lately()
-            """Totals at the last snapshot, which `_spells` already covers."""
+            self._history = TotalHistory()
+            self._dated: tuple[int, ...] = dateable(Counts())
+            """Totals at the last snapshot, which `_history` already has."""
 
     def count(self, record: FetchRecord) -> None:
         """Count one fetch."""
@@ -236,21 +236,22 @@ class Counters:
             for host in known:
                 if host.requests:
                     domains[host.domain] = domains.get(host.domain, 0) + host.requests
-            counted = Lately(total.requests, total.reasons.get("circuit_open", 0), total.trips)
-            was, self._counted = self._counted, counted
-            news = Lately(counted.requests - was.requests, counted.blocked - was.blocked, counted.trips - was.trips)
-            self._spells = lived(self._spells, at, news)
+            counts = total.counts()
+            was, self._dated = self._dated, dateable(Counts(**counts))
+            news = (now - then for now, then in zip(self._dated, was, strict=True))
+            self._history = self._history.kept(at).plus(TotalHistory.of(at, *news))
             outages, past = self._outages(), self._past_outages
             return StatisticsSnapshot(
-                **total.counts(),
+                **counts,
                 domains=domains,
                 hosts={host.domain: host.snapshot() for host in busiest},
                 other=other.snapshot(),
-                lately=lately(self._spells, at),
+                lately=Lately.of(self._history, at),
                 outages=max(0, outages.times - past.times),
                 outage_seconds=max(0.0, outages.seconds - past.seconds),
                 started_at=self._started_at,
                 at=at,
+                history=self._history,
             )
 
 

@@ -126,7 +126,17 @@ def _host_2(fields: list[Any]) -> list[Any]:
 _HOST_2: list[Any] = [0, 0, 0, 0, 0, [], 0, [], [], *[0] * 15, [], *[0] * 5, [], None]
 """Default fields of a host in format 2."""
 
-MIGRATIONS: dict[tuple[str, int], Migration] = {("host", 1): _host_1, ("host", 2): _host_2}
+
+def _stats_1(fields: list[Any]) -> list[Any]:
+    """Return the fields of format 1 with an empty history in place of its counts of the last hour."""
+    return [*fields[:6], [], *fields[7:]]
+
+
+MIGRATIONS: dict[tuple[str, int], Migration] = {
+    ("host", 1): _host_1,
+    ("host", 2): _host_2,
+    ("stats", 1): _stats_1,
+}
 """Migrations to the next format, by tag and format."""
 
 DEFAULT = Codec(KINDS, MIGRATIONS)
