@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 
@@ -161,6 +162,7 @@ def test_pages_of_this_run_are_told_from_those_of_all_runs(shell: Shell, site: S
     process.communicate()
 
     assert (first["pages"], first["pages_before"]) == (2, None)
+    assert shlex.split(first["command"])[-6:] == ["crawl", site.url("/"), "--limit", "2", "--job", "mine"]
     assert "this run" not in once
     snapshot(line_with(once, " jobs show "))
     assert (crawl["pages"], crawl["pages_before"]) == (6, 2)

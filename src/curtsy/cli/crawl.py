@@ -256,6 +256,7 @@ def _seeds(
 
 async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
     from curtsy.cli.report import open_display, resuming, watch
+    from curtsy.crawling.jobs import COMMAND
     from curtsy.crawling.outputs.skipped import Examples
     from curtsy.crawling.start import acrawl
     from curtsy.stores.sqlite_file import FileInUse
@@ -274,7 +275,7 @@ async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
     async with crawl:
         await _announce(crawl, wanted)
         if wanted.job is not None:
-            await crawl.frontier.note({"command": resuming(wanted.arguments)})
+            await crawl.frontier.note({COMMAND: resuming(wanted.arguments)})
         with _metrics(crawl.client, wanted.metrics_port), open_display(is_live) as display:
             stopping = Stopping(crawl, display)
             summary = await watch(crawl, display, 0.25 if is_live else 1.0)

@@ -265,8 +265,9 @@ def _in_full(job: Job, fields: dict[str, Any]) -> dict[str, Any]:
 def _resume(job: Job) -> str | None:
     """Return the command line that resumes a job, with a higher limit if the limit was reached."""
     from curtsy.cli.report import resuming
+    from curtsy.crawling.jobs import COMMAND
 
-    line = job.notes.get("command")
+    line = job.notes.get(COMMAND)
     if not isinstance(line, str):
         return None
     limit = re.search(r"--(?:limit|max-pages)[ =](\d+)", line)

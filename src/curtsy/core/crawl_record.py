@@ -100,6 +100,9 @@ class CrawlRecord(Record, frozen=True, tag="crawl"):
     job_pages: int = 0
     """Pages of all workers of the job; 0 if unknown, as in a crawl of one process."""
 
+    command: str = ""
+    """Command line that resumes the job, secrets masked; empty if it was started by a Python program."""
+
     @property
     def is_running(self) -> bool:
         """Return whether the crawl has not ended, by its last record."""

@@ -21,7 +21,7 @@ from curtsy.crawling.committer import Committer
 from curtsy.crawling.crawler import Crawler
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.protocol import AsyncFrontier, HostQueue, host_of
-from curtsy.crawling.jobs import WorkerId, check_seeds, pages_in
+from curtsy.crawling.jobs import COMMAND, WorkerId, check_seeds, pages_in
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs.protocol import Output
 from curtsy.crawling.progress import CrawlPlan, CrawlSnapshot, CrawlSummary, CrawlTotals, RateMeter, plan, time_left
@@ -262,7 +262,7 @@ class AsyncCrawl:
             if self._main is None:
                 self._check_open()
                 try:
-                    await self._reach()
+                    self._publisher.command = str((await self._reach()).get(COMMAND, ""))
                     if self._pool is not None:
                         await self._pool.open()
                     await self._crawler.open()
@@ -370,6 +370,8 @@ class CrawlPublisher:
         """Number of finished URLs, and the epoch second at which it last changed."""
         self._took = 0.0
         """Duration of the last snapshot in seconds."""
+        self.command = ""
+        """Command line that resumes the job."""
 
     async def run(self) -> None:
         """Publish repeatedly until cancelled."""
@@ -434,4 +436,5 @@ class CrawlPublisher:
             oldest_lease_at=None if snapshot.oldest_lease is None else at - snapshot.oldest_lease,
             progress_at=self._progress[1],
             job_pages=snapshot.job_pages,
+            command=self.command,
         )

@@ -48,6 +48,9 @@ WIDENED = "widened:"
 SITEMAPS = "sitemaps"
 """Number of sitemaps of each site that has many."""
 
+COMMAND = "command"
+"""Note with the command line that resumes the job, secrets masked."""
+
 ENDED = "ended"
 """Reason for the end of the last run, as in its summary; empty if the job is running or was killed."""
 
