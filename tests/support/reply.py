@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Any, Literal
 
+from curtsy.system.zstd import zstd
+
 PIECE = 65_536
 """Bytes written at a time. Also the size of the kernel's send buffer, so that `taken` means taken."""
 
@@ -117,9 +119,7 @@ def _encode(body: bytes, coding: str) -> bytes:
             assert isinstance(packed, bytes)
             return packed
         case "zstd":
-            import zstandard
-
-            return zstandard.ZstdCompressor().compress(body)
+            return zstd.compress(body)
     raise ValueError(f"coding = {coding!r} is none that the site knows.")
 
 
@@ -152,8 +152,6 @@ def _bomb(coding: str, size: int) -> bytes:
             maker_br = brotli.Compressor(quality=3, lgwin=24)
             return b"".join([maker_br.process(block) for _ in range(count)]) + bytes(maker_br.finish())
         case "zstd":
-            import zstandard
-
-            maker_zstd = zstandard.ZstdCompressor().compressobj()
+            maker_zstd = zstd.ZstdCompressor()
             return b"".join([maker_zstd.compress(block) for _ in range(count)]) + maker_zstd.flush()
     raise ValueError(f"coding = {coding!r} is none that the site makes bombs of.")

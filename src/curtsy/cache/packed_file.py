@@ -20,12 +20,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-import zstandard
 
 from curtsy.cache.keys import Page, entry_struct, sha256_of
 from curtsy.core.cache import Entry
 from curtsy.core.variant import MOST_VARIANTS
 from curtsy.stores.sqlite_file import Format, Unsound, pragma_number
+from curtsy.system.zstd import zstd
 
 Row = tuple[int, Entry | None]
 """Page number, and the entry; None if the page is damaged."""
@@ -63,11 +63,10 @@ BY_USE = f"SELECT id, {_USED}, length(ifnull(renewed, meta)) + length(body) {_FR
 
 
 class _Zstd(threading.local):
-    """Compressor and decompressor per thread, because neither is safe for threads."""
+    """Compressor per thread. It is used for many pages: a new one takes longer than a page."""
 
     def __init__(self) -> None:
-        self.compressor = zstandard.ZstdCompressor(level=LEVEL)
-        self.decompressor = zstandard.ZstdDecompressor()
+        self.compressor = zstd.ZstdCompressor(level=LEVEL)
 
 
 _zstd = _Zstd()
@@ -92,7 +91,7 @@ def pack(entry: Entry, body: bytes) -> tuple[Entry, bytes, bool]:
 
     Saving less than 5 % is not worth the time of decompression.
     """
-    packed = _zstd.compressor.compress(body)
+    packed = _zstd.compressor.compress(body, zstd.ZstdCompressor.FLUSH_FRAME)
     is_packed = len(packed) < len(body) * 0.95
     stored = packed if is_packed else body
     return msgspec.structs.replace(entry, body_sha256=sha256_of(stored)), stored, is_packed
@@ -134,8 +133,8 @@ def checked_page(entry: Entry, body: bytes, is_packed: bool) -> Page | None:
     if sha256_of(body) != entry.body_sha256:
         return None
     try:
-        return Page(entry, _zstd.decompressor.decompress(body) if is_packed else body)
-    except zstandard.ZstdError:
+        return Page(entry, zstd.decompress(body) if is_packed else body)
+    except zstd.ZstdError:
         return None
 
 

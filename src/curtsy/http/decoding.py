@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol
 
 STEP = 131_072
@@ -22,12 +23,8 @@ STEP = 131_072
 SLICE = 16_384
 """Bytes of input per call of a library. zlib copies the rest of its input at the end of each gzip member."""
 
-ZSTD_STEP = 256
-"""Bytes of zstd input per step. The library limits only the input. A block of 4 bytes can decode to 128 KiB, so a step
-yields at most 8 MiB."""
-
-ZSTD_WINDOW = 8 * 1024 * 1024
-"""Largest zstd window in bytes that a sender may require (RFC 9659, 3)."""
+ZSTD_WINDOW_LOG = 23
+"""Binary logarithm of the largest zstd window that a sender may require: 8 MiB (RFC 9659, 3)."""
 
 MAX_CODINGS = 2
 """Largest number of nested codings. More are an attack or a mistake."""
@@ -245,25 +242,25 @@ class Zstd:
     """Decoder of zstd (RFC 8878) with any number of frames."""
 
     def __init__(self) -> None:
-        import zstandard  # loaded only if needed
+        from curtsy.system.zstd import zstd  # loaded only if needed
 
-        self._library = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
-        self._error = zstandard.ZstdError
-        self._frame = self._library.decompressobj(write_size=STEP)
+        self._error = zstd.ZstdError
+        options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: ZSTD_WINDOW_LOG}
+        self._begin = partial(zstd.ZstdDecompressor, options=options)
+        self._frame = self._begin()
         self._frames = _Members()
         self._inside = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the decoded data. Raises Damaged."""
         for part in _slices(data, SLICE):
-            for step in _slices(part, ZSTD_STEP):
-                yield from self._step(step)
+            yield from self._slice(part)
             yield b""
 
-    def _step(self, data: bytes) -> Iterator[bytes]:
-        while data:
+    def _slice(self, data: bytes) -> Iterator[bytes]:
+        while data or not self._frame.needs_input:  # the library holds the rest of the input
             try:
-                piece = self._frame.decompress(data)
+                piece = self._frame.decompress(data, STEP)
             except self._error as error:
                 raise Damaged(str(error)) from None
             self._inside, data = True, b""
@@ -271,7 +268,7 @@ class Zstd:
             if self._frame.eof:
                 data, self._inside = self._frame.unused_data, False
                 self._frames.end()
-                self._frame = self._library.decompressobj(write_size=STEP)
+                self._frame = self._begin()
             if piece:
                 yield piece
 
