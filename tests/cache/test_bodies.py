@@ -276,6 +276,7 @@ def test_a_page_that_is_used_outlives_those_that_came_after_it_be_it_within_a_mi
 
         assert cache.get(often) is not None
 
+    assert cache.size <= MIB  # waits for the eviction, which has a thread of its own
     assert cache.entry(url_of(100)) is None
     assert cache.entry(url_of(199)) is not None
 
