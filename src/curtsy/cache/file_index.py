@@ -263,6 +263,7 @@ class Upkeep:
         is_due = True
         while is_due:
             self._until_check = self._max_size / 40
+            self.index.flush()
             self._evict(self._max_size * 19 // 20)
             is_due = self._until_check < 0  # as many bytes were added meanwhile
 
