@@ -209,6 +209,18 @@ def test_an_output_that_was_replaced_is_refused_and_left_alone(shell: Shell, sit
     assert site.journal == []
 
 
+def test_the_plan_is_told_only_if_the_crawl_begins_and_a_missing_folder_is_made(shell: Shell, site: Site) -> None:
+    """U14"""
+    (shell.project / "other.jsonl").write_text("not ours\n")
+
+    refused = shell("crawl", site.url("/"), "--jsonl", "other.jsonl")
+    done = shell("crawl", site.url("/"), "--jsonl", "new/deep/pages.jsonl")
+
+    assert (refused.code, len(refused.err.splitlines())) == (74, 1)
+    assert "other.jsonl" in refused.err
+    assert (done.code, line_with(done.err, "folder")) == (0, "curtsy: created the folder new/deep.")
+
+
 @pytest.mark.parametrize("left", [0, 3], ids=["removed", "cut"])
 def test_an_output_that_lacks_pages_is_told_at_the_end_of_every_run(
     shell: Shell, site: Site, left: int, snapshot: Snapshot

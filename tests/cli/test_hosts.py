@@ -17,7 +17,7 @@ from curtsy.engine.gate_steps import charge
 from curtsy.engine.host_view import RECENT
 from tests.cli.documented import FIELDS
 from tests.cli.shell import Shell
-from tests.support.site import Site
+from tests.support.site import Reply, Site
 from tests.support.snapshot import Snapshot
 
 
@@ -145,6 +145,7 @@ def test_a_breaker_is_tripped_listed_and_reset_by_hand(shell: Shell, site: Site,
     assert re.search(r"\b[45] min\b", refused.err)
     assert re.match(rf"{re.escape(domain)}\s+open ", listed.out.splitlines()[1])
     assert set(as_json[0]) == FIELDS["breaker ls"]
+    assert (as_json[0]["opened_by"], "by hand" in listed.out) == ("user", True)
     assert 290 < as_json[0]["breaker_left"] <= 300
     assert (reset.code, reset.out) == (0, "")
     assert (after.code, after.out) == (0, "")
@@ -158,7 +159,7 @@ def test_a_host_is_paused_and_resumed_by_hand(shell: Shell, site: Site, snapshot
     for_good = shell("pause", domain)
     refused = shell("get", site.url("/"))
     for_a_while = shell("pause", domain, "--for", "1h30m", "--json")
-    resumed = shell("resume", domain, "--json")
+    resumed, again = shell("resume", domain, "--json"), shell("resume", domain)
 
     assert f"curtsy resume {domain}" in for_good.err
     assert refused.code == 3
@@ -166,6 +167,41 @@ def test_a_host_is_paused_and_resumed_by_hand(shell: Shell, site: Site, snapshot
     snapshot(refused.err)
     assert 5390 < for_a_while.json[0]["paused_left"] <= 5400
     assert (resumed.json[0]["paused"], resumed.json[0]["next_in"]) == (False, 0)
+    assert again.code == 0
+    snapshot(again.err, "not paused")
+
+
+def test_a_breaker_says_what_opened_it(shell: Shell, site: Site) -> None:
+    """Q5: a denial, failures with and without an answer"""
+    site.reply("/", Reply(403))
+    site.reply("/", Reply(500), host="127.0.0.2")
+    urls = (site.url("/"), site.url("/", host="127.0.0.2"), "http://127.0.0.3:1/")
+    shell("get", *urls, "--no-cache")
+
+    found = {each["domain"]: each["opened_by"] for each in shell("breaker", "ls", "--json").json}
+    table, one = shell("breaker", "ls").out, shell("status", urls[0]).out
+
+    assert list(dict(sorted(found.items())).values()) == ["block:403", "failures:500", "failures"]
+    for words in ("denied (403)", "failures (500)", "failures (no answer)"):
+        assert words in table
+    assert "denied (403)" in one
+
+
+def test_several_hosts_are_shown_by_names_and_urls_and_unknown_ones_are_told_of(shell: Shell) -> None:
+    """L5: `status` and `budget` call the same hosts unknown"""
+    shell.settle("allowlist:\n  - domain: shared.example\n    shared: true\n")
+    with shell.store() as store:
+        for name in ("a.example", "b.example", "shared.example"):
+            store.update(f"host:{name}", lambda host, now: (used(now), None))
+
+    some = shell("status", "https://a.example/x", "nosuch", "-i", "-", "--json", stdin="http://b.example/\na.example\n")
+    part, budget = shell("status", "www.shared.example"), shell("budget", "www.shared.example")
+    nosuch = shell("budget", "nosuch")
+
+    assert [each["domain"] for each in some.json] == ["a.example", "b.example"]
+    assert (part.code, budget.code) == (0, 0)
+    assert (nosuch.code, nosuch.out.split("\n")[1].split()[:3]) == (1, ["nosuch", "0/200", "0/100"])
+    assert (some.code, nosuch.err) == (1, some.err)
 
 
 @pytest.mark.parametrize(("words", "undo"), [(("pause",), "resume"), (("breaker", "trip"), "breaker reset")])

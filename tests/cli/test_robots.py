@@ -90,6 +90,18 @@ def test_the_file_of_a_site_is_asked_for_once_and_remembered(shell: Shell, site:
     assert "allow_private" in refused.err
 
 
+def test_several_files_are_shown(shell: Shell, site: Site) -> None:
+    """R5: one request for each site"""
+    urls = (site.url("/"), site.url("/a"), site.url("/", host="127.0.0.2"))
+
+    done = shell("robots", urls[0], "-i", "-", "--json", "--test", "/private/", stdin="\n".join(urls[1:]))
+    people = shell("robots", *urls)
+
+    assert [each["source"] for each in done.lines] == [f"{url.rpartition('/')[0]}/robots.txt" for url in urls]
+    assert (done.code, people.code, site.count("/robots.txt"), people.out.count("robots.txt\n")) == (3, 0, 2, 3)
+    assert shell("robots").code == 2
+
+
 def test_what_is_neither_file_nor_url_is_told(shell: Shell, snapshot: Snapshot) -> None:
     """U1"""
     done = shell("robots", "robots.txt")

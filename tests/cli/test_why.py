@@ -75,6 +75,21 @@ def test_it_may_be_let_ask_for_the_rules_and_names_the_line(shell: Shell, site: 
     assert (robots["line"], robots["rule"], robots["group"]) == (2, "Disallow: /private/", "User-agent: *")
 
 
+def test_several_pages_are_explained_one_after_the_other(shell: Shell, site: Site) -> None:
+    """U5: robots.txt of each site is requested once; the code is that of the worst"""
+    urls = (site.url("/"), site.url("/private/"), site.url("/", host="127.0.0.2"))
+
+    done = shell("why", "--ask", urls[0], "-i", "-", "--json", stdin="\n".join(urls[1:]))
+    people = shell("why", *urls)
+
+    assert [(each["url"], each["verdict"]) for each in done.lines] == list(
+        zip(urls, ("allowed", "refused", "allowed"), strict=True)
+    )
+    assert (done.code, people.code, site.count("/robots.txt")) == (3, 3, 2)
+    assert [people.out.index(url) for url in urls] == sorted(people.out.index(url) for url in urls)
+    assert shell("why").code == 2
+
+
 def test_the_policy_that_applies_is_named_with_its_file_and_line(shell: Shell, site: Site) -> None:
     """U9: Settings.origin; C6: the entry that applies"""
     domain = site.url("").removeprefix("http://")

@@ -535,7 +535,7 @@ def test_new_fields_are_at_the_end_and_all_have_a_default() -> None:
     older = msgspec.msgpack.encode(msgspec.msgpack.decode(packed)[:-1])
 
     assert msgspec.msgpack.decode(older, type=Host) == Host()
-    assert Host.__struct_fields__[-1] == "told_at"
+    assert Host.__struct_fields__[-1] == "tripped_by"
 
 
 def test_a_record_of_a_quiet_host_is_small() -> None:

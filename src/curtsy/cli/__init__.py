@@ -31,7 +31,7 @@ SECTIONS = {
         "download": ("curtsy.cli.get", "Save a large file, and resume an earlier attempt."),
     },
     "Understand": {
-        "why": ("curtsy.cli.why", "Explain whether a page may be fetched now."),
+        "why": ("curtsy.cli.why", "Explain whether pages may be fetched now."),
         "robots": ("curtsy.cli.robots", "Show a robots.txt as curtsy parses it."),
         "status": ("curtsy.cli.status", "Show the known hosts: pace, budget, breaker."),
         "top": ("curtsy.cli.top", "Show hosts and crawls live."),

@@ -190,6 +190,14 @@ def host_name(text: str) -> str:
         raise click.BadParameter(str(error)) from None
 
 
+def host_of_url(text: str) -> str:
+    """Parse a host, or return the host of a URL. Raises BadParameter."""
+    from curtsy.core.url import Url, parse_url
+
+    url = parse_url(text) if "://" in text else None
+    return url.domain if isinstance(url, Url) else host_name(text)
+
+
 def job_name(text: str) -> str:
     """Parse the name of a job, or the path of its folder. Raises BadParameter."""
     from curtsy.core.errors import PolicyError
@@ -223,6 +231,7 @@ def known_jobs(context: click.Context, parameter: click.Parameter, incomplete: s
 
 
 DOMAIN = click.argument("domain", type=host_name, shell_complete=known_hosts, required=False)
+HOSTS = click.argument("domains", metavar="[HOST|URL]...", type=host_of_url, shell_complete=known_hosts, nargs=-1)
 DOMAINS = click.argument(
     "domains", metavar="DOMAIN...", type=host_name, shell_complete=known_hosts, nargs=-1, required=True
 )

@@ -11,7 +11,7 @@ import click
 from curtsy.cli import console
 from curtsy.cli.command import DOMAINS, JSON, YES, command, duration, group
 from curtsy.cli.context import CommandContext, Exit
-from curtsy.cli.status import batched, breaker_words, none_known
+from curtsy.cli.status import batched, breaker_words, none_known, opened_by
 
 if TYPE_CHECKING:
     from curtsy.core.amendment import Amendment
@@ -29,12 +29,15 @@ NEW_STATE = click.option("--json", "is_json", is_flag=True, help="Write the new 
 
 
 def _amend(
-    given: CommandContext, domains: tuple[str, ...], change: Amendment, words: str, is_json: bool, undo: str = ""
-) -> Exit:
+    given: CommandContext, domains: tuple[str, ...], change: Amendment, words: str, is_json: bool, *, undo: str = "",
+    idle: str = "",
+) -> Exit:  # fmt: skip
     """Apply a change to hosts and report it; waiting requests obey it within moments.
 
     `undo` is the command that reverts the change. A change without it needs a known host: an unknown one is an error.
+    `idle` is the message for a host that the change leaves as it was.
     """
+    from curtsy.core.host import Host
     from curtsy.engine.gate_steps import amended, amended_if_known
     from curtsy.engine.host_view import view_of
 
@@ -43,13 +46,17 @@ def _amend(
         for domain in domains:
             policy = given.settings().policies.of(domain)
             step = amended(policy, change) if undo else amended_if_known(policy, change)
-            host = store.update(policy.key_for(domain), step)
+            before, host = store.read(policy.key_for(domain)), store.update(policy.key_for(domain), step)
             if host is None:
                 code = none_known(domain)
                 continue
-            found.append(view_of(domain, host, store.now(), policy))
+            now = store.now()
+            found.append(view_of(domain, host, now, policy))
             if not is_json:
-                text = words.format(name=_name(domain, policy), undo=given.command(f"{undo} {domain}"))
+                is_idle = idle and isinstance(before, Host) and view_of(domain, before, now, policy) == found[-1]
+                text = (idle if is_idle else words).format(
+                    name=_name(domain, policy), undo=given.command(f"{undo} {domain}")
+                )
                 console.say(text + (_others(store, domain, policy) if undo else ""))
     if is_json:
         console.write_json(found)
@@ -107,7 +114,7 @@ def ls(given: CommandContext, is_all: bool, is_json: bool) -> None:
         if is_all and not listed.is_complete:
             found = every_view(store, policies)
         if is_json:
-            names = ("domain", "breaker", "breaker_left", "failures", "trips", "last_status")
+            names = ("domain", "breaker", "breaker_left", "opened_by", "failures", "trips", "last_status")
             console.write_json_list({name: getattr(view, name) for name in names} for view in found)
         elif not found:
             console.say("all breakers are closed.")
@@ -117,10 +124,12 @@ def ls(given: CommandContext, is_all: bool, is_json: bool) -> None:
 
 
 def _show_breakers(views: list[HostView]) -> None:
-    table = console.table("host", "breaker", "failures", "trips", "last", right=("failures", "trips", "last"))
+    table = console.table(
+        "host", "breaker", "opened by", "failures", "trips", "last", right=("failures", "trips", "last")
+    )
     for view in views:
         figures = (str(view.failures), str(view.trips), str(view.last_status or ""))
-        table.add_row(console.plain(view.domain), breaker_words(view), *figures)
+        table.add_row(console.plain(view.domain), breaker_words(view), opened_by(view), *figures)
     console.show(console.out(), table)
 
 
@@ -135,7 +144,14 @@ def reset(given: CommandContext, domains: tuple[str, ...], is_json: bool) -> Exi
     """
     from curtsy.core.amendment import Reset
 
-    return _amend(given, domains, Reset(), "the breaker of {name} is closed.", is_json)
+    return _amend(
+        given,
+        domains,
+        Reset(),
+        "the breaker of {name} is closed.",
+        is_json,
+        idle="the breaker of {name} was closed already.",
+    )
 
 
 @command(("curtsy breaker trip example.org", "Send it no requests for 5 minutes."), of=breaker)
@@ -147,7 +163,7 @@ def trip(given: CommandContext, domains: tuple[str, ...], is_json: bool) -> Exit
     from curtsy.core.amendment import Trip
 
     words = "the breaker of {name} is open. {undo} closes it."
-    return _amend(given, domains, Trip(), words, is_json, "breaker reset")
+    return _amend(given, domains, Trip(), words, is_json, undo="breaker reset")
 
 
 @command(
@@ -166,7 +182,7 @@ def pause(given: CommandContext, domains: tuple[str, ...], seconds: float | None
     """
     from curtsy.core.amendment import Pause
 
-    return _amend(given, domains, Pause(seconds), "{name} is paused. {undo} resumes it.", is_json, "resume")
+    return _amend(given, domains, Pause(seconds), "{name} is paused. {undo} resumes it.", is_json, undo="resume")
 
 
 @command(("curtsy resume example.org", "Request it again, at its usual pace."))
@@ -177,7 +193,7 @@ def resume(given: CommandContext, domains: tuple[str, ...], is_json: bool) -> Ex
     """End a pause."""
     from curtsy.core.amendment import Resume
 
-    return _amend(given, domains, Resume(), "{name} is resumed.", is_json)
+    return _amend(given, domains, Resume(), "{name} is resumed.", is_json, idle="{name} was not paused.")
 
 
 @command(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -27,7 +28,7 @@ from curtsy.cli.command import (
     worker_count,
 )
 from curtsy.cli.context import PATIENCE, CommandContext, Exit, handle_signals, leave, run
-from curtsy.cli.get import cache_options, url_lines
+from curtsy.cli.get import cache_options, make_folder, url_lines
 from curtsy.cli.urls import ALLOW_HTTP, complete_lines, complete_urls
 from curtsy.core.crawl_messages import deaths_in_run
 from curtsy.core.errors import NotWritten, PolicyError, Reason
@@ -273,7 +274,10 @@ async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
     # JSON lines on the same terminal would garble a live view.
     is_live = sys.stderr.isatty() and not (wanted.files.get("jsonl") == "-" and sys.stdout.isatty())
     async with crawl:
-        await _announce(crawl, wanted)
+        announcement = await _announcement(crawl, wanted)
+        await crawl.open()
+        for line in announcement:
+            console.say(line)
         if wanted.job is not None:
             await crawl.frontier.note({COMMAND: resuming(wanted.arguments)})
         with _metrics(crawl.client, wanted.metrics_port), open_display(is_live) as display:
@@ -285,16 +289,21 @@ async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
 
 
 def outputs_of(wanted: CrawlArguments) -> list[Output]:
-    """Open the requested outputs."""
+    """Return the requested outputs, and create their missing folders."""
     from curtsy.crawling.outputs import open_output
+    from curtsy.crawling.outputs.part_storage import is_url
 
+    for path in wanted.files.values():
+        if path != "-" and not is_url(path):
+            make_folder(Path(path))
     return [open_output(f"{kind}:{path}", **wanted.writing) for kind, path in wanted.files.items()]
 
 
-async def _announce(crawl: AsyncCrawl, wanted: CrawlArguments) -> None:
-    """Print the plan before the crawl starts."""
+async def _announcement(crawl: AsyncCrawl, wanted: CrawlArguments) -> list[str]:
+    """Return the messages on the job, the plan and the outputs, to be printed if the crawl starts."""
     from curtsy.crawling.jobs import seeds_of
 
+    lines: list[str] = []
     plan = await crawl.plan()
     notes = await crawl.frontier.notes()
     counts = await crawl.frontier.counts()
@@ -302,21 +311,21 @@ async def _announce(crawl: AsyncCrawl, wanted: CrawlArguments) -> None:
         done = f"{console.counted(counts.done, 'URL')} done"
         waiting, new = counts.queued + counts.leased, len(set(crawl.seeds) - set(seeds_of(notes)))
         if not waiting and not new:  # a user who changed a setting would expect new pages
-            console.say(
+            return [
                 f"the job {wanted.job} is finished: {done}, {counts.failed:,} without a page. Known URLs are not "
                 "fetched again. To start over, use --restart and other outputs, or another --job."
-            )
-            return
+            ]
         more = f", {console.counted(new, 'new start URL')}" if new else ""
-        console.say(f"resuming the job {wanted.job}: {done}, {waiting:,} queued{more}.")
+        lines.append(f"resuming the job {wanted.job}: {done}, {waiting:,} queued{more}.")
         named = {output.name for output in outputs_of(wanted)}
         for name in () if crawl.is_shared else notes:  # each worker of a shared job has its own outputs
             kind, _, path = name.removeprefix("output:").partition(":")
             if name.startswith("output:") and path and f"{kind}:{path}" not in named:
-                console.say(f"the job wrote to {path} before, which is not named now: it will lack the new pages.")
-    console.say(f"{plan.message}.")
+                lines.append(f"the job wrote to {path} before, which is not named now: it will lack the new pages.")
+    lines.append(f"{plan.message}.")
     if not wanted.files:
-        console.say("no output is named, so pages are only cached. Use --out DIR, --jsonl FILE or --warc FILE.")
+        lines.append("no output is named, so pages are only cached. Use --out DIR, --jsonl FILE or --warc FILE.")
+    return lines
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import re
 import sys
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Iterable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
@@ -239,6 +239,15 @@ def _for_terminal(result: FetchResult) -> bytes:
 _LAYOUT = re.compile(r"[^\n\t]+")
 
 
+def make_folder(path: Path) -> None:
+    """Create the missing folder of an output, and report it. An error is left to the output itself."""
+    if path.parent.exists():
+        return
+    with suppress(OSError):
+        path.parent.mkdir(parents=True)
+        console.say(f"created the folder {path.parent}.")
+
+
 def check_output(path: Path) -> None:
     """Raise UsageError if -o names a directory."""
     if path.is_dir():
@@ -250,6 +259,8 @@ class _Target:
 
     def __init__(self, path: Path | None, *, is_raw: bool, is_head: bool, is_json: bool) -> None:
         self._path = path
+        if path is not None:
+            make_folder(path)
         self._is_head = is_head
         self._is_json = is_json
         self._is_escaped = path is None and not is_raw and sys.stdout.isatty()
@@ -333,6 +344,7 @@ def download(
     check_output(output)
     if output.exists() and not output.is_file():
         raise click.UsageError(f"{output} is a device, pipe or socket. Give -o a file.")
+    make_folder(output)
     [url] = complete_urls(given, [url], allow_http)
     saving = {"max_size": max_size, "deadline": deadline, "decode": decode}
     result = run(lambda: _download(given, url, output, is_verbose, cookies, saving))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from curtsy.cli import console
-from curtsy.cli.command import command
-from curtsy.cli.context import CommandContext, Exit, exit_for, run
-from curtsy.cli.urls import ALLOW_HTTP, parsed_url
+from curtsy.cli.command import INPUT, command
+from curtsy.cli.context import CommandContext, Exit, exit_for, run, worst
+from curtsy.cli.get import url_lines
+from curtsy.cli.urls import ALLOW_HTTP, parsed_urls
 from curtsy.core import messages
 from curtsy.core.time import span
 from curtsy.core.url import is_bare
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from curtsy.core.robots import Robots, RuleGroup, Verdict
     from curtsy.core.rules import Rules
     from curtsy.core.url import Url
+
+    Answer = Rules | Refusal | Failure | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,34 +79,60 @@ class View:
     ("curtsy robots https://example.org/ --test /private/ --test /blog", "Which paths are allowed, by which line."),
     ("curtsy robots robots.txt --agent Googlebot --all", "A local file, as another agent sees it, in full."),
     ("curtsy robots - --test / < robots.txt", "From standard input."),
+    ("curtsy robots -i sites.txt --json", "The rules of several sites, as JSON lines."),
 )
-@click.argument("source", metavar="URL|FILE")
+@click.argument("sources", metavar="URL|FILE...", nargs=-1)
+@INPUT
 @click.option("--agent", metavar="NAME", help="Use this agent, a product token or a whole User-Agent, instead of ours.")
 @click.option("--test", "tests", metavar="PATH", multiple=True, help="Check whether this path is allowed; repeatable.")
 @click.option("--all", "is_all", is_flag=True, help="Show the rules of every group, not only of those for the agent.")
 @click.option("--refresh", is_flag=True, help="Request the file again, even if a stored copy is valid.")
 @ALLOW_HTTP
-@click.option("--json", "is_json", is_flag=True, help="The same as JSON, all groups included.")
+@click.option(
+    "--json", "is_json", is_flag=True, help="The same as JSON, all groups included; of several sites as JSON lines."
+)
 @click.pass_obj
 def robots(
-    given: CommandContext, source: str, agent: str | None, tests: tuple[str, ...], is_all: bool, refresh: bool,
-    is_json: bool, allow_http: bool,
+    given: CommandContext, sources: tuple[str, ...], source: str | None, agent: str | None, tests: tuple[str, ...],
+    is_all: bool, refresh: bool, allow_http: bool, is_json: bool,
 ) -> Exit:  # fmt: skip
     """Show a robots.txt as curtsy parses it.
 
     The output lists its groups and which of them apply, delays, sitemaps, signals, and warnings: misspelt fields,
     rules that match nothing. The file is read by RFC 9309. A URL means the file of its site.
 
-    The exit code is 3 if a tested path is not allowed, else 1 if the file cannot be fetched.
+    The exit code is 3 if a tested path is not allowed, else 1 if the file cannot be fetched. Of several files it is the
+    most severe one.
     """
-    from curtsy.core.robots import parse, product_token
 
     for path in tests:
         if not path.startswith("/") and "://" not in path:
             raise click.UsageError(f"--test {path!r} must begin with a slash, as every path does. Write /{path}.")
-    found = _file(source) if _is_file(source) else _fetched(given, source, refresh, allow_http)
-    if isinstance(found, Exit):
-        return found
+    wanted = [*sources, *(url_lines(source) if source is not None else ())]
+    if not wanted:
+        raise click.UsageError("no URL was given. Give one, the path of a robots.txt, or a file of URLs with -i.")
+    sites = [each for each in wanted if not _is_file(each)]
+    urls = dict(zip(sites, parsed_urls(given, sites, allow_http), strict=True))
+    answers = run(lambda: _request(given, [*urls.values()], refresh)) if urls else {}
+    codes = []
+    for number, each in enumerate(wanted):
+        found = _fetched(given, urls[each], answers) if each in urls else _file(each)
+        if isinstance(found, Exit):
+            codes.append(found)
+            continue
+        if number and not is_json:
+            click.echo()
+        codes.append(_report(given, found, agent, tests, is_all=is_all, is_json=is_json, is_line=len(wanted) > 1))
+    return worst(codes)
+
+
+def _report(
+    given: CommandContext, found: Source, agent: str | None, tests: tuple[str, ...], *, is_all: bool, is_json: bool,
+    is_line: bool,
+) -> Exit:  # fmt: skip
+    """Print one robots.txt and the verdicts on the tested paths; return its exit code."""
+    from curtsy.core.robots import parse, product_token
+
     user_agent = agent or given.settings().user_agent
     parsed, part = parse(found.body or found.part), parse(found.part)
     verdicts = {}
@@ -111,7 +141,7 @@ def robots(
         verdicts[path] = (found.instead or parsed.verdict(user_agent, path)) if partly.allowed else partly
     view = View(found, user_agent, product_token(user_agent), parsed, verdicts)
     if is_json:
-        console.write_json(_fields(view))
+        console.write_json(_fields(view), line=is_line)
     else:
         _show(view, is_all)
     if not all(verdict.allowed for verdict in verdicts.values()):
@@ -137,12 +167,11 @@ def _file(source: str) -> Source:
         raise click.UsageError(f"{source} cannot be read: {error.strerror}.") from None
 
 
-def _fetched(given: CommandContext, text: str, refresh: bool, allow_http: bool) -> Source | Exit:
-    """Return the robots.txt of a site, stored or fetched."""
+def _fetched(given: CommandContext, url: Url, answers: Mapping[str, Answer]) -> Source | Exit:
+    """Return the robots.txt of a site, stored or fetched; `answers` are by origin."""
     from curtsy.core.rules import Rules, filters
 
-    url = parsed_url(given, text, allow_http)
-    rules = run(lambda: _request(given, url, refresh))
+    rules = answers[url.origin]
     if not isinstance(rules, Rules):
         return _refused(url, rules)
     name, ago = f"{url.origin}/robots.txt", span(max(0.0, time.time() - rules.body_at))
@@ -160,16 +189,21 @@ def _fetched(given: CommandContext, text: str, refresh: bool, allow_http: bool) 
     return Source(name, None, note, instead, fallback, rules.part)
 
 
-async def _request(given: CommandContext, url: Url, refresh: bool) -> Rules | Refusal | Failure | None:
+async def _request(given: CommandContext, urls: Sequence[Url], refresh: bool) -> dict[str, Answer]:
+    """Return the rules of each origin, or why there are none."""
+    import asyncio
+
     from curtsy.cli.trace import Progress
     from curtsy.client import session_of
 
     settings = given.settings()
     with Progress(settings.policies) as trace:
         async with given.open_client(trace, cache=False) as client:
+            session, origins = session_of(client), {url.origin: url for url in urls}
             if refresh:
-                session_of(client).forget_rules()
-            return await session_of(client).rules_of(url, settings.user_agent)
+                session.forget_rules()
+            answers = await asyncio.gather(*(session.rules_of(url, settings.user_agent) for url in origins.values()))
+            return dict(zip(origins, answers, strict=True))
 
 
 def _refused(url: Url, answer: Refusal | Failure | None) -> Exit:

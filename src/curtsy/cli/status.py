@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from curtsy.cli import console
-from curtsy.cli.command import DOMAIN, JSON, command
-from curtsy.cli.context import CommandContext, Exit
+from curtsy.cli.command import DOMAIN, HOSTS, INPUT, JSON, command, host_of_url
+from curtsy.cli.context import CommandContext, Exit, worst
+from curtsy.cli.get import url_lines
 from curtsy.core.time import SECOND, span
 
 if TYPE_CHECKING:
@@ -45,43 +46,52 @@ ALL = click.option(
 @command(
     ("curtsy status", "The known hosts, the last requested first."),
     ("curtsy status example.org", "One host in full."),
+    ("curtsy status -i urls.txt", "The hosts of a list of URLs."),
     ("curtsy status --trouble", "Hosts that are paused, resting, blocked or out of budget."),
     ("curtsy status --json | jq '.[] | select(.breaker != \"closed\")'", "Hosts whose breaker is not closed."),
     ("curtsy status --total", "Counts of all processes in the last day."),
     ("curtsy status --store redis://10.0.0.5", "The hosts of a shared store."),
 )
-@DOMAIN
+@HOSTS
+@INPUT
 @ALL
 @click.option("--trouble", "is_trouble", is_flag=True, help="List only hosts in trouble.")
 @click.option("--total", "is_total", is_flag=True, help="Show the counts of all processes instead of hosts.")
 @click.option("--json", "is_json", is_flag=True, help="Write JSON, with all values.")
 @click.pass_obj
 def status(
-    given: CommandContext, domain: str | None, is_all: bool, is_trouble: bool, is_total: bool, is_json: bool
-) -> Exit:
+    given: CommandContext, domains: tuple[str, ...], source: str | None, is_all: bool, is_trouble: bool,
+    is_total: bool, is_json: bool,
+) -> Exit:  # fmt: skip
     """Show the known hosts: pace, budget, breaker.
 
     The column next has the time until the next page may be requested, today the requests charged to the daily budget by
-    processes that have a limit, last the last status. A domain includes its subdomains. Alerts are shown too: an open
-    breaker, more than a tenth of the last hour's requests blocked by breakers, more than five trips in the last hour, a
-    budget nearly used, a crawl without progress, a dead worker. With more than 1,000 hosts, JSON has the 1,000 used
-    last and those in trouble; --all adds the others.
+    processes that have a limit, last the last status. A domain includes its subdomains, and a URL means its host.
+    Alerts are shown too: an open breaker, more than a tenth of the last hour's requests blocked by breakers, more than
+    five trips in the last hour, a budget nearly used, a crawl without progress, a dead worker. With more than 1,000
+    hosts, JSON has the 1,000 used last and those in trouble; --all adds the others.
     """
     from curtsy.core.statistics import StatisticsSnapshot, summed
     from curtsy.engine.alerts import alerts_of, suspects
     from curtsy.engine.counters import read_statistics
     from curtsy.engine.crawl_view import read_crawls
-    from curtsy.engine.host_view import every_view, list_hosts
+    from curtsy.engine.host_view import every_view, joined, list_hosts
 
     policies = given.settings().policies
+    if source is not None:
+        domains = tuple(dict.fromkeys([*domains, *map(host_of_url, url_lines(source))]))
     with closing(given.open_store()) as store:
         processes = read_statistics(store)
         statistics = summed(processes, store.now().epoch / SECOND)
-        found = list_hosts(store, policies, domain, suspects(statistics, policies))
+        if domains:
+            lists = {domain: list_hosts(store, policies, domain) for domain in domains}
+            found = joined(lists.values())
+        else:
+            lists, found = {}, list_hosts(store, policies, None, suspects(statistics, policies))
         # Totals of all processes do not describe a single host.
         alerts = (
             alerts_of(statistics, found.views, read_crawls(store))
-            if domain is None or is_total
+            if not domains or is_total
             else alerts_of(StatisticsSnapshot(), found.views)
         )
         if is_total:
@@ -89,25 +99,25 @@ def status(
             return Exit.FINE
         hosts: Iterable[HostView] = found.views
         if is_all and not found.is_complete:
-            hosts = every_view(store, policies, domain)
+            hosts = chain.from_iterable(every_view(store, policies, each) for each in domains or (None,))
         if is_trouble:
             hosts = [view for view in hosts if view.is_in_trouble]
         if is_json:
-            is_any = console.write_json_list(_with_alerts(view) for view in hosts)
+            console.write_json_list(_with_alerts(view) for view in hosts)
             if not is_all and not found.is_complete:
                 _say_more(found, len(found.views))
-            return Exit.FINE if is_any or domain is None or is_trouble else Exit.ERROR
-        if not found.views:
-            return none_known(domain)
-        if domain is not None and len(found.views) == 1 and not is_trouble:
-            _show_one(found.views[0])
-        elif is_trouble:
+        elif is_trouble and found.views:
             _show_trouble([*hosts], is_all)
-        else:
+        elif len(domains) == 1 and len(found.views) == 1:
+            _show_one(found.views[0])
+        elif found.views:
             _show_hosts(hosts, found, is_all)
-    for alert in alerts:
+        elif not domains:
+            return none_known(None)
+    unknown = [none_known(domain) for domain, listed in lists.items() if not (listed.views or (is_json and is_trouble))]
+    for alert in () if is_json else alerts:
         console.say(f"alert {alert.name}: {alert.message}")
-    return Exit.FINE
+    return worst(unknown)
 
 
 def _with_alerts(view: HostView) -> dict[str, Any]:
@@ -224,6 +234,23 @@ def breaker_words(view: HostView) -> Text:
     return console.text(("half open", "yellow") if view.breaker == "half_open" else ("closed", "dim"))
 
 
+_OPENED_BY = {
+    "block": "denied",
+    "failures": "failures",
+    "rest": "asked for a rest",
+    "trial": "failed trial",
+    "user": "by hand",
+}
+
+
+def opened_by(view: HostView) -> str:
+    """Return what opened a breaker, with the last status; empty if it is closed, or if the cause is unknown."""
+    cause, _, status = (view.opened_by or "").partition(":")
+    if not status and cause in ("failures", "trial"):
+        status = "no answer"
+    return _OPENED_BY.get(cause, cause) + (f" ({status})" if status else "")
+
+
 def _show_one(view: HostView) -> None:
     """Print one host, one figure per row."""
     terminal = console.out()
@@ -237,6 +264,7 @@ def _show_one(view: HostView) -> None:
         ("pages today", _spent(view)[1]),
         ("budget resets in", span(view.budget_resets_in)),
         ("breaker", breaker_words(view)),
+        *([("opened by", opened_by(view))] if view.opened_by else []),
         ("failures", f"{view.failures} in a row; {console.counted(view.trips, 'trip')}"),
         ("in flight", str(view.in_flight)),
         ("total", f"{console.counted(view.requests, 'request')}, {console.counted(view.pages, 'page')}"),
@@ -272,9 +300,8 @@ def budget(given: CommandContext, domain: str | None, is_all: bool, is_json: boo
         hosts: Iterable[HostView] = found.views
         if is_all and not found.is_complete:
             hosts = every_view(store, settings.policies, domain)
-        if domain is not None and all(view.domain != domain for view in found.views):
-            policy = settings.policies.of(domain)  # a host without a record of its own may share one
-            hosts = chain([view_of(domain, store.read(policy.key_for(domain)), store.now(), policy)], hosts)
+        if domain is not None and all(view.domain != domain for view in found.views):  # its limits apply already
+            hosts = chain([view_of(domain, None, store.now(), settings.policies.of(domain))], hosts)
         elif not found.views and not is_json:
             return none_known(domain)
         if is_json:
@@ -284,7 +311,7 @@ def budget(given: CommandContext, domain: str | None, is_all: bool, is_json: boo
                 console.show(console.out(), _budget_table(settings, views))
         if not is_all:
             _say_more(found, len(found.views) if is_json else MOST)
-    return Exit.FINE
+    return Exit.FINE if found.views or domain is None else none_known(domain)
 
 
 def _budget_fields(settings: Settings, view: HostView) -> dict[str, Any]:

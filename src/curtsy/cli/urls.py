@@ -39,15 +39,16 @@ def complete_lines(given: CommandContext, lines: Iterable[str], allow_http: bool
         yield _with(known, line) if allow_http else with_scheme(line)
 
 
-def parsed_url(given: CommandContext, text: str, allow_http: bool = False) -> Url:
-    """Return a URL of the command line. Raises UsageError if it cannot be requested."""
+def parsed_urls(given: CommandContext, texts: Iterable[str], allow_http: bool) -> list[Url]:
+    """Return the URLs of a command line. Raises UsageError for one that cannot be requested."""
     from curtsy.core import messages
 
-    [text] = complete_urls(given, [text], allow_http)
-    url = parse_url(text)
-    if isinstance(url, InvalidUrl):
-        raise click.UsageError(f"{messages.given(url)!r} cannot be requested: {url.why}.")
-    return url
+    found = []
+    for url in map(parse_url, complete_urls(given, texts, allow_http)):
+        if isinstance(url, InvalidUrl):
+            raise click.UsageError(f"{messages.given(url)!r} cannot be requested: {url.why}.")
+        found.append(url)
+    return found
 
 
 def _origin(text: str) -> str:

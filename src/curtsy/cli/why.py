@@ -12,9 +12,10 @@ import click
 import msgspec
 
 from curtsy.cli import console
-from curtsy.cli.command import command
-from curtsy.cli.context import CommandContext, Exit, exit_for, run
-from curtsy.cli.urls import ALLOW_HTTP, parsed_url
+from curtsy.cli.command import INPUT, command
+from curtsy.cli.context import CommandContext, Exit, exit_for, run, worst
+from curtsy.cli.get import named
+from curtsy.cli.urls import ALLOW_HTTP, parsed_urls
 from curtsy.core.time import span
 
 if TYPE_CHECKING:
@@ -47,30 +48,60 @@ _SHOWN = ("policy", "address", "robots.txt", "by hand", "breaker", "budget", "st
 @command(
     ("curtsy why https://example.org/private/", "Whether this would be fetched now, and why."),
     ("curtsy why --ask https://example.org/", "The same, after a request for robots.txt."),
+    ("curtsy why -i urls.txt", "Each URL of a list."),
     ("curtsy why --json https://example.org/ | jq .allowed_in", "The seconds until it would be allowed."),
     ("curtsy why https://example.org/ && curtsy get https://example.org/", "Fetch it only if nothing refuses it."),
 )
-@click.argument("url", metavar="URL")
+@click.argument("urls", metavar="URL...", nargs=-1)
+@INPUT
 @click.option("--ask", is_flag=True, help="Request robots.txt first if it is unknown or expired.")
 @ALLOW_HTTP
-@click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
+@click.option("--json", "is_json", is_flag=True, help="The same as JSON, of several URLs as JSON lines.")
 @click.pass_obj
-def why(given: CommandContext, url: str, ask: bool, allow_http: bool, is_json: bool) -> Exit:
-    """Explain whether a page may be fetched now.
+def why(
+    given: CommandContext, urls: tuple[str, ...], source: str | None, ask: bool, allow_http: bool, is_json: bool
+) -> Exit:
+    """Explain whether pages may be fetched now.
 
     No request is sent, except for robots.txt with --ask. The settings and the stored records of the host decide, in
     the same way as for get. Each row is one check, with the file and line of its setting. The verdict is below, with
     the time until the page would be allowed.
 
-    The exit code is that of get: 0, 1 (the host gave no answer lately), 3 (refused) or 75 (later).
+    The exit code is that of get: 0, 1 (the host gave no answer lately), 3 (refused) or 75 (later). Of several URLs it
+    is the most severe one.
     """
-    parsed = parsed_url(given, url, allow_http and ask)
-    found = run(lambda: _explain(given, parsed, ask))
-    if is_json:
-        console.write_json(found.as_dict())
-    else:
-        _show(found)
-    return _exit_of(found)
+    parsed = parsed_urls(given, named(urls, source), allow_http and ask)
+    return run(lambda: _why(given, parsed, ask, is_json))
+
+
+async def _why(given: CommandContext, urls: list[Url], ask: bool, is_json: bool) -> Exit:
+    """Explain the URLs one after the other, and print each."""
+    import asyncio
+
+    from curtsy.cli.trace import Progress
+    from curtsy.client import session_of
+    from curtsy.stores import open_async_store
+
+    settings, codes = given.settings(), list[Exit]()
+    if ask:
+        with Progress(settings.policies) as trace:
+            async with given.open_client(trace, cache=False) as client:
+                session, origins = session_of(client), {url.origin: url for url in urls}
+                await asyncio.gather(*(session.rules_of(url, settings.user_agent) for url in origins.values()))
+    store = open_async_store(settings.store, fallback=False)
+    try:
+        for number, url in enumerate(urls):
+            found = await _explained(given, url, store)
+            codes.append(_exit_of(found))
+            if is_json:
+                console.write_json(found.as_dict(), line=len(urls) > 1)
+                continue
+            if number:
+                click.echo()
+            _show(found)
+    finally:
+        await store.close()
+    return worst(codes)
 
 
 def _exit_of(found: Explanation) -> Exit:
@@ -78,23 +109,6 @@ def _exit_of(found: Explanation) -> Exit:
     if found.verdict == "unknown" and is_trouble:
         return Exit.ERROR
     return exit_for(found.reason, found.allowed_in)
-
-
-async def _explain(given: CommandContext, url: Url, ask: bool) -> Explanation:
-    from curtsy.cli.trace import Progress
-    from curtsy.client import session_of
-    from curtsy.stores import open_async_store
-
-    settings = given.settings()
-    if ask:
-        with Progress(settings.policies) as trace:
-            async with given.open_client(trace, cache=False) as client:
-                await session_of(client).rules_of(url, settings.user_agent)
-    store = open_async_store(settings.store, fallback=False)
-    try:
-        return await _explained(given, url, store)
-    finally:
-        await store.close()
 
 
 async def _explained(given: CommandContext, url: Url, store: AsyncStore) -> Explanation:

@@ -100,7 +100,7 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
         case Reset():
             return _replace(untripped(host, at), retry_after_until=0, delay=0, calm=0)
         case Trip():
-            return tripped(host, at, policy, failed_trials=host.failed_trials)
+            return tripped(host, at, policy, "user", failed_trials=host.failed_trials)
         case Pause(None):
             return _replace(host, paused_until=-1)
         case Pause(seconds):

@@ -13,6 +13,9 @@ from enum import StrEnum
 from curtsy.core.policy import Policy
 from curtsy.core.time import SECOND
 
+CAUSES = ("block", "failures", "rest", "trial", "user")
+"""What opens a breaker: a 403 or 429, failures, a rest that the site requested, a failed trial, a user."""
+
 
 class State(StrEnum):
     """State of a breaker."""

@@ -147,6 +147,10 @@ class Host(Record, frozen=True, tag="host"):
     """Instant at which the site requested the rest until `retry_after_until`; 0 if that rest is a backoff of curtsy's
     own."""
 
+    tripped_by: str = ""
+    """What opened the breaker, one of `breaker.CAUSES`, with the status of the reply: `failures:500`. Empty while
+    closed, and in records of earlier versions."""
+
     def closed_until(self, policy: Policy) -> int:
         """Return the instant until which every request is refused; 0 if requests are accepted.
 
@@ -234,6 +238,7 @@ class Host(Record, frozen=True, tag="host"):
             delays=with_delays(self.delays, ours.delays),
             tripped_at=open_longer.tripped_at,
             cooldown=open_longer.cooldown,
+            tripped_by=open_longer.tripped_by,
             paused_until=min(self.paused_until, ours.paused_until, 0) or max(self.paused_until, ours.paused_until),
             overrides=self.overrides if ours.overrides == was.overrides else ours.overrides,
             guests=self.guests + ours.guests - was.guests if ours.guests_until == was.guests_until else ours.guests,

@@ -141,7 +141,7 @@ def _judged(host: Host, at: int, policy: Policy, lease: Lease | None, outcome: O
     if left_at < host.closed_at:
         return host
     if is_block:
-        return tripped(host, at, policy, wanted)
+        return tripped(host, at, policy, _block(outcome, policy), wanted)
     if outcome.kind in (Kind.SLOWED, Kind.FAILED) and not is_failure:
         return host  # the host gave a Retry-After, which is obeyed
     window_at, replies, errors = host.window_at, host.replies, host.errors
@@ -152,7 +152,7 @@ def _judged(host: Host, at: int, policy: Policy, lease: Lease | None, outcome: O
     failures = host.failures + 1 if is_failure else 0
     replies, errors = replies + 1, errors + is_failure
     if is_failure and breaker.too_many(failures, replies, errors, policy):
-        return tripped(host, at, policy, wanted)
+        return tripped(host, at, policy, _cause("failures", outcome), wanted)
     return _replace(host, failures=failures, window_at=window_at, replies=replies, errors=errors)
 
 
@@ -165,8 +165,8 @@ def _judged_open(
         longer = at - host.tripped_at + round(min(wanted or 0.0, policy.max_retry_after) * SECOND)
         return _replace(host, cooldown=longer) if is_block and wanted and longer > host.cooldown else host
     if outcome.kind in _TROUBLE:
-        return tripped(host, at, policy, wanted, host.failed_trials + 1)
-    return tripped(host, at, policy, wanted) if is_block else untripped(host, at)
+        return tripped(host, at, policy, _cause("trial", outcome), wanted, host.failed_trials + 1)
+    return tripped(host, at, policy, _cause("rest", outcome), wanted) if is_block else untripped(host, at)
 
 
 def _meaning(outcome: Outcome, policy: Policy) -> tuple[bool, bool]:
@@ -190,19 +190,33 @@ def _meaning(outcome: Outcome, policy: Policy) -> tuple[bool, bool]:
     return not (outcome.status == 503 and says_when and policy.on_429 == "obey"), False
 
 
-def tripped(host: Host, at: int, policy: Policy, retry_after: float | None = None, failed_trials: int = 0) -> Host:
-    """Return the record with its breaker opened now."""
+def _block(outcome: Outcome, policy: Policy) -> str:
+    """Return the cause of a trip by one reply: a requested rest that is too long, or else its status."""
+    longest = max(outcome.quota or 0.0, outcome.retry_after or 0.0)
+    return _cause("rest" if longest > policy.obey_retry_after else "block", outcome)
+
+
+def _cause(name: str, outcome: Outcome) -> str:
+    """Return a cause from `breaker.CAUSES` with the status of the reply, if there was one."""
+    return f"{name}:{outcome.status}" if outcome.status else name
+
+
+def tripped(
+    host: Host, at: int, policy: Policy, by: str, retry_after: float | None = None, failed_trials: int = 0
+) -> Host:
+    """Return the record with its breaker opened now, `by` a cause."""
     return _replace(
-        host, tripped_at=at, cooldown=breaker.cooldown(failed_trials, retry_after, policy), failed_trials=failed_trials,
-        trips=host.trips + 1, failures=0, window_at=at, replies=0, errors=0,
+        host, tripped_at=at, tripped_by=by, cooldown=breaker.cooldown(failed_trials, retry_after, policy),
+        failed_trials=failed_trials, trips=host.trips + 1, failures=0, window_at=at, replies=0, errors=0,
     )  # fmt: skip
 
 
 def untripped(host: Host, at: int) -> Host:
     """Return the record with its breaker closed now."""
     return _replace(
-        host, tripped_at=0, cooldown=0, failed_trials=0, failures=0, closed_at=at, window_at=at, replies=0, errors=0
-    )
+        host, tripped_at=0, tripped_by="", cooldown=0, failed_trials=0, failures=0, closed_at=at, window_at=at,
+        replies=0, errors=0,
+    )  # fmt: skip
 
 
 def as_of(now: Now, host: Host) -> Host:

@@ -93,7 +93,7 @@ class AsyncCrawl:
         """Host queues at the last snapshot. After the end: the remaining queues."""
         self._main: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
-        self._is_closed = False
+        self._is_opened = self._is_closed = False
         self._shutting = Once(self._give_back)
 
     @property
@@ -257,18 +257,31 @@ class AsyncCrawl:
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    async def _started(self) -> asyncio.Task[None]:
+    async def open(self) -> None:
+        """Open the outputs and queue the first seeds, without any request; `run` otherwise does it. Idempotent.
+
+        Raises NotWritten for an output that cannot be written.
+        """
         async with self._opening:  # two tasks may start to iterate at once
+            if self._is_opened:
+                return
+            self._check_open()
+            try:
+                await self._reach()
+                if self._pool is not None:
+                    await self._pool.open()
+                await self._crawler.open()
+            except BaseException:
+                await self._shut()
+                raise
+            self._is_opened = True
+
+    async def _started(self) -> asyncio.Task[None]:
+        await self.open()
+        async with self._opening:
             if self._main is None:
                 self._check_open()
-                try:
-                    self._publisher.command = str((await self._reach()).get(COMMAND, ""))
-                    if self._pool is not None:
-                        await self._pool.open()
-                    await self._crawler.open()
-                except BaseException:
-                    await self._shut()
-                    raise
+                self._publisher.command = str((await self.frontier.notes()).get(COMMAND, ""))
                 self._main = asyncio.ensure_future(self._crawl())
                 self._main.add_done_callback(lambda _: self._crawler.results.changed.set())
             return self._main

@@ -54,6 +54,9 @@ class HostView:
     breaker_left: float | None
     """Seconds until the open breaker allows a trial; None if it is not open."""
 
+    opened_by: str | None
+    """What opened the breaker, such as `block:403` or `failures:500`; None while it is closed, or if unknown."""
+
     failures: int
     """Consecutive failures."""
 
@@ -132,6 +135,7 @@ def view_of(domain: str, host: Host | None, now: Now, policy: Policy) -> HostVie
         budget_resets_in=_reset_in(spending, now, policy),
         breaker=state.value,
         breaker_left=_seconds(host.tripped_at + host.cooldown - now.at) if state is State.OPEN else None,
+        opened_by=host.tripped_by or None,
         failures=host.failures,
         trips=host.trips,
         paused=is_paused,
@@ -205,6 +209,9 @@ def list_hosts(store: Store, policies: Policies, domain: str | None = None, also
     if domain is not None:
         found = reader.page(HOSTS, part=domain, most=FOUND)
         hosts = {key: host for key, host in found if is_under(key.removeprefix(HOSTS), domain)}
+        shared = reader.read(policies.of(domain).key_for(domain))  # a host without a record of its own may share one
+        if isinstance(shared, Host):
+            hosts.setdefault(f"{HOSTS}{domain}", shared)
         survey = Survey(hosts, len(hosts), 0, len(found) < FOUND)
     else:
         survey = reader.survey(RECENT, TROUBLED)
@@ -212,6 +219,15 @@ def list_hosts(store: Store, policies: Policies, domain: str | None = None, also
             named = {key: reader.read(key) for key in {f"{HOSTS}{name}" for name in also} - survey.hosts.keys()}
             survey = survey.overlaid({key: host for key, host in named.items() if isinstance(host, Host)})
     return HostList(_sorted_views(survey.hosts.items(), reader.now(), policies), *survey[1:])
+
+
+def joined(lists: Iterable[HostList]) -> HostList:
+    """Return several lists as one, with each host once."""
+    several = list(lists)
+    views = list({view.domain: view for each in several for view in each.views}.values())
+    doubled = sum(len(each.views) for each in several) - len(views)
+    total, troubled = sum(each.total for each in several), sum(each.in_trouble for each in several)
+    return HostList(views, total - doubled, troubled, all(each.is_exact for each in several))
 
 
 def views(store: Store, policies: Policies, domain: str | None = None) -> list[HostView]:

@@ -20,8 +20,10 @@ _HEAD = """\
 # Settings of curtsy. Commands read this file in this directory, and read it again when it changes.
 # Each line that begins with "# " and a name shows a default: remove the "# " to change it.
 # Check the file: curtsy config check. Show the settings of a host: curtsy config show --origin example.org
+# Set `user_agent` first, to a name and a page or address where you can be reached: "MyBot/1.0 (+https://example.org/bot)".
+# For a site on your own machine, set `allow_private: true` below `default_policy`.
 """
-_POLICY = "# Policy of every host without an entry below.\n# default_policy:\n"
+_POLICY = "# Policy of every host without an entry below.\ndefault_policy:\n"
 _LISTS = """\
 # Sites with limits of their own. An entry applies to its host and all hosts under it; other keys are as above.
 # allowlist:
