@@ -357,6 +357,8 @@ def test_a_record_of_a_later_curtsy_is_refused_and_left_alone(path: Path) -> Non
     """U16"""
     store = sqlite_store(path)
     store.update("a", lambda record, now: (Host(format=99), None))
+    store.close()
+    store = sqlite_store(path)
 
     for use in (lambda: store.update("a", count), lambda: store.read("a")):
         with pytest.raises(StoreError, match="format 99"):

@@ -337,6 +337,13 @@ async def test_a_proposal_is_void_if_the_lock_is_not_free(store: AsyncSQLiteStor
     assert (await store.read("a")).requests == before + 1
 
 
+async def test_a_record_that_the_writer_thread_wrote_can_be_proposed_for_at_once(store: AsyncSQLiteStore) -> None:
+    """Design 3: else each update that had to wait costs the next one a transaction of its own."""
+    await store.update("a", count)
+
+    assert store.propose("a", count) is not NOT_NOW
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 async def test_a_forked_child_leaves_pending_changes_to_its_parent(store: AsyncSQLiteStore, path: Path) -> None:
     """F42: written twice, a settlement would count twice."""

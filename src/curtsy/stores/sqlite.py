@@ -17,7 +17,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ from curtsy.core.time import Now
 from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, Loss, NotNow, Proposal, Step
 from curtsy.stores.sqlite_inline import SOON, InlineUpdates
 from curtsy.stores.sqlite_records import RecordFile, Unready
-from curtsy.stores.sqlite_rows import Transaction
+from curtsy.stores.sqlite_rows import Row, Transaction
 from curtsy.stores.survey import Survey
 from curtsy.system.clock import BootClock, Clock
 from curtsy.system.shutdown import at_exit
@@ -296,8 +296,9 @@ class Writer:
     def _write(self, calls: SimpleQueue[_Call | None]) -> None:
         """Run one transaction after the other, in the thread."""
         while (batch := self._next_batch(calls)) is not None:
+            rows: dict[str, Row] = {}
             try:
-                self.file.transact(partial(_run, batch, calls))
+                rows = self.file.transact(partial(_run, batch, calls)).rows
             except Exception as error:
                 # Calls that wait already would meet the same error, after as long a wait.
                 batch += _waiting(calls)
@@ -305,7 +306,7 @@ class Writer:
                 message = str(error) if is_ours else f"{self.file.path} cannot be used: {error!r}."
                 for each in batch:
                     each.fail(message, error)
-            self._answered(batch)
+            self._answered(batch, rows)
             self.file.checkpoint_if_due()
 
     def _next_batch(self, calls: SimpleQueue[_Call | None]) -> list[_Call] | None:
@@ -328,10 +329,13 @@ class Writer:
                 if calls is not self._calls:
                     return None
 
-    def _answered(self, batch: list[_Call]) -> None:
+    def _answered(self, batch: list[_Call], rows: Mapping[str, Row]) -> None:
+        """Wake the callers of a batch after a transaction of these rows."""
         for call in batch:
             for key, _ in call.steps:
-                self._inline.forget(key)
+                if key not in rows:
+                    self._inline.forget(key)
+        self._inline.remember(rows)
         with self._gate:
             self._unanswered -= len(batch)
         _ring(batch)

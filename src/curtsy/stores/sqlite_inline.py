@@ -1,10 +1,10 @@
 """Updates of a SQLite file in the caller's own thread, which is mostly that of an event loop.
 
 Handing an update to the writer thread and back takes longer than the update itself. So a caller tries it first in its
-own thread. It never waits for a lock. Each write is one statement, a compare and swap: it takes effect if the record is
-still the one that the step saw. So a record that this process has seen last need not be read again, even if other
-processes write it. Whatever is not the usual case is left to the writer thread: opening the file, damage, errors, other
-processes at the lock, checkpoints and sweeps.
+own thread, and waits for another process no longer than its update takes. Each write is one statement, a compare and
+swap: it takes effect if the record is still the one that the step saw. So a record that this process has seen last need
+not be read again, even if other processes write it. Whatever is not the usual case is left to the writer thread:
+opening the file, damage, errors, a lock that is not free soon, checkpoints and sweeps.
 
 A change that may be written a little later (`update_soon`) is pending for at most `SOON` seconds. It is written with
 the next update of this process, in one transaction, and mostly as one row. If another process has changed the record
@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Mapping
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any
 
 from curtsy.core.errors import StoreError
 from curtsy.core.record import Record
@@ -28,7 +29,7 @@ from curtsy.stores.codec import pack
 from curtsy.stores.protocol import NOT_NOW, Answer, NotNow, Proposal, Step
 from curtsy.stores.sqlite_file import TROUBLE
 from curtsy.stores.sqlite_records import RecordFile
-from curtsy.stores.sqlite_rows import SELECT, checksum, decode_row, encode_key, renewed_expiry
+from curtsy.stores.sqlite_rows import SELECT, Row, checksum, decode_row, encode_key, renewed_expiry
 from curtsy.system.clock import Clock
 
 SLOW = 0.005
@@ -51,8 +52,12 @@ the lock, and other tasks of the event loop run."""
 _PAUSE = 0.000_05
 """Seconds without an update that end such a series."""
 
+_BRIEFLY, _LOOKS = 0.000_05, 3
+"""Seconds between two looks at a lock that another process holds, and their number. Its update mostly takes less; to
+hand one over to the writer thread takes more."""
+
 _PROPOSAL_REST = 0.1
-"""Seconds without proposals after one that was void: another process uses the same host, or the lock."""
+"""Seconds without proposals after another process has changed a record under one."""
 
 _REMEMBERED = 4096
 """Maximum number of remembered records."""
@@ -63,23 +68,15 @@ _UPDATE_ALL = "UPDATE records SET data = ?, sum = ?, expires_epoch = ? WHERE key
 _DELETE = "DELETE FROM records WHERE key = ? AND data = ?"
 
 
-class _Row(NamedTuple):
-    """Row of the file as last seen, with its record; `data` is None for an absent one."""
-
-    name: bytes
-    data: bytes | None
-    expires: int | None
-    record: Record | None
-
-
 class _Change:
     """Change of one record that is not yet written."""
 
     __slots__ = (
-        "answer", "clock", "is_awaited", "is_tried", "key", "now", "proposals", "record", "row", "steps", "thread",
+        "answer", "clock", "is_awaited", "is_outdated", "is_tried", "key", "now", "proposals", "record", "row", "steps",
+        "thread",
     )  # fmt: skip
 
-    row: _Row
+    row: Row
     """Row on which the steps were run."""
     record: Record | None
     """Record after the steps."""
@@ -102,6 +99,8 @@ class _Change:
         """True if the last step has a caller, to which its exception propagates."""
         self.is_tried = False
         """True if the steps and proposals have changed the record of `row`."""
+        self.is_outdated = False
+        """True if another process has changed the record under the proposals."""
         self.answer: Any = None
 
     @property
@@ -119,7 +118,7 @@ class _Change:
         """True if this thread may write it."""
         return not self.is_proposed or self.thread == get_ident()
 
-    def attempt(self, step: Step[Any], row: _Row, record: Record | None) -> None:
+    def attempt(self, step: Step[Any], row: Row, record: Record | None) -> None:
         """Run a step on `record`, which earlier changes made of a row that may be outdated."""
         now = self.clock.now()
         try:
@@ -134,8 +133,9 @@ class _Change:
         for proposal in self.proposals:
             proposal.is_void = True
 
-    def run(self, row: _Row) -> None:
+    def run(self, row: Row) -> None:
         """Run the steps on the present row, and cancel the proposals."""
+        self.is_outdated = self.is_usable and bool(self.proposals)
         self.cancel()
         self.row, self.record, self.now = row, row.record, self.clock.now()
         for step in self.steps:
@@ -151,7 +151,7 @@ class InlineUpdates:
 
     def __init__(self, file: RecordFile) -> None:
         self._file = file
-        self._seen: dict[str, _Row] = {}
+        self._seen: dict[str, Row] = {}
         self._pending: dict[str, _Change] = {}
         """Changes to be written soon. Only the holder of `turn` adds some; any thread may take them."""
         self._pending_since = 0.0
@@ -217,7 +217,6 @@ class InlineUpdates:
             self.flush()
         if not proposal.is_written:
             proposal.is_void = True
-            self._propose_at = time.monotonic() + _PROPOSAL_REST
         return proposal.is_written
 
     def flush(self) -> bool:
@@ -247,8 +246,18 @@ class InlineUpdates:
         return [change for change in taken if change.steps]
 
     def forget(self, key: str) -> None:
-        """Forget a record that the writer thread changes."""
+        """Forget a record that the writer thread was to change."""
         self._seen.pop(key, None)
+
+    def remember(self, rows: Mapping[str, Row]) -> None:
+        """Remember rows that this process has just written."""
+        if len(self._seen) >= _REMEMBERED:
+            self._seen.clear()
+        for key, row in rows.items():
+            if row.record is None or row.record.weight:
+                self._seen.pop(key, None)
+            else:
+                self._seen[key] = row
 
     def _end(self, began: float) -> None:
         """End the work that needed `turn`, and note its duration."""
@@ -306,7 +315,7 @@ class InlineUpdates:
         """Write changes if the file lock and the connection are free; else keep the pending ones."""
         file, is_written = self._file, False
         try:
-            if not file.file_lock.take(wait=False):
+            if not self._lock_briefly():
                 return False
             try:
                 if file.lock.acquire(blocking=False):
@@ -317,20 +326,29 @@ class InlineUpdates:
             finally:
                 file.file_lock.give()
         except (*TROUBLE, StoreError):  # the writer thread meets the same, and can act on it
-            pass
+            for change in changes:
+                self.forget(change.key)
         finally:
             if not is_written:
                 self._pending.update(pending)
-                for change in changes:
-                    self._seen.pop(change.key, None)
         return is_written
+
+    def _lock_briefly(self) -> bool:
+        """Take the file lock. If another process has it, wait for its update; return False if that takes longer."""
+        lock, looks = self._file.file_lock, _LOOKS
+        while not lock.take(wait=False):
+            if not looks:
+                return False
+            looks -= 1
+            time.sleep(_BRIEFLY)
+        return True
 
     def _commit(self, changes: list[_Change]) -> bool:
         """Write changes in one transaction; return False without a usable connection."""
         file, connection = self._file, self._file.current_connection()
         if connection is None or (file.is_patient and not file.set_patience(connection, False)):
             return False
-        rows: dict[str, _Row] = {}
+        rows: dict[str, Row] = {}
         if len(changes) == 1:
             rows[changes[0].key] = _written(connection, changes[0], None)
         else:
@@ -346,14 +364,10 @@ class InlineUpdates:
                 proposal.is_written = not proposal.is_void
             if change.record is not change.row.record:
                 file.notes.add(change.key, change.row.record, change.record)
+            if change.is_outdated:
+                self._propose_at = time.monotonic() + _PROPOSAL_REST
         file.writes += len(rows)
-        if len(self._seen) >= _REMEMBERED:
-            self._seen.clear()
-        for key, row in rows.items():
-            if row.record is None or row.record.weight:
-                self._seen.pop(key, None)
-            else:
-                self._seen[key] = row
+        self.remember(rows)
         return True
 
 
@@ -361,7 +375,7 @@ class _Unwritten(sqlite3.Error):
     """Error for a row that is not the one just read."""
 
 
-def _written(connection: sqlite3.Connection, change: _Change, row: _Row | None) -> _Row:
+def _written(connection: sqlite3.Connection, change: _Change, row: Row | None) -> Row:
     """Write a change and return the new row. If the present row is another, the steps run again on that one.
 
     `row` is the present row, if it is known for certain.
@@ -372,7 +386,7 @@ def _written(connection: sqlite3.Connection, change: _Change, row: _Row | None) 
             name = encode_key(change.key)
             found = connection.execute(SELECT, (name,)).fetchone()
             data, _, expires = found or (None, None, 0)
-            row = _Row(name, data, expires, decode_row(change.key, found))
+            row = Row(name, data, expires, decode_row(change.key, found))
         change.run(row)
         written = row if change.record is row.record else _swapped(connection, change)
     if written is None:
@@ -380,7 +394,7 @@ def _written(connection: sqlite3.Connection, change: _Change, row: _Row | None) 
     return written
 
 
-def _swapped(connection: sqlite3.Connection, change: _Change) -> _Row | None:
+def _swapped(connection: sqlite3.Connection, change: _Change) -> Row | None:
     """Replace a row by a changed record and return the new row; None if it is not the present row."""
     name, before, expires, _ = change.row
     record, data, until = change.record, None, expires
@@ -395,4 +409,4 @@ def _swapped(connection: sqlite3.Connection, change: _Change) -> _Row | None:
             done = connection.execute(_UPDATE, (data, total, name, before))
         else:
             done = connection.execute(_UPDATE_ALL, (data, total, until, name, before))
-    return _Row(name, data, until, record) if done.rowcount == 1 else None
+    return Row(name, data, until, record) if done.rowcount == 1 else None

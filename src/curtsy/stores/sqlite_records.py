@@ -136,8 +136,8 @@ class RecordFile(SQLiteFile):
 
     # --- Transactions ----------------------------------------------------------------------------------------------
 
-    def transact(self, work: Callable[[Transaction], None]) -> None:
-        """Wait for the file lock, and let `work` change records in one transaction.
+    def transact(self, work: Callable[[Transaction], None]) -> Transaction:
+        """Wait for the file lock, and let `work` change records in one transaction, which is returned.
 
         A damaged file is renamed, and `work` runs again on a fresh one. Raises StoreError or PolicyError.
         """
@@ -147,16 +147,16 @@ class RecordFile(SQLiteFile):
                 try:
                     with self.lock:
                         try:
-                            self._run(work)
+                            return self._run(work)
                         except DamagedFile as damage:
                             self._put_aside(damage)
-                            self._run(work)
+                            return self._run(work)
                 finally:
                     self.file_lock.give()
         except OSError as error:
             raise self.translate(error) from error
 
-    def _run(self, work: Callable[[Transaction], None]) -> None:
+    def _run(self, work: Callable[[Transaction], None]) -> Transaction:
         if not self.is_patient:
             with self.use() as connection:
                 self.set_patience(connection, True)
@@ -170,6 +170,7 @@ class RecordFile(SQLiteFile):
             if draft.now is not None and time.monotonic() >= self.sweep_at:
                 is_more = draft.sweep(draft.now)
                 self.sweep_at = time.monotonic() + (1.0 if is_more else _SWEEP_EVERY)
+        return draft
 
     def set_patience(self, connection: sqlite3.Connection, is_patient: bool) -> bool:
         """Set whether the connection waits for locks of other programs; return False if that fails."""

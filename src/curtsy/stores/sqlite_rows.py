@@ -6,7 +6,7 @@ import contextlib
 import sqlite3
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from curtsy.core.errors import StoreError
 from curtsy.core.record import Record
@@ -27,6 +27,15 @@ _DELETE = "DELETE FROM records WHERE key = ?"
 DELETE_HOST = "DELETE FROM hosts WHERE key = ?"
 
 
+class Row(NamedTuple):
+    """Row of the file as last seen, with its record; `data` is None for an absent one."""
+
+    name: bytes
+    data: bytes | None
+    expires: int | None
+    record: Record | None
+
+
 class Transaction:
     """Records that one transaction has read, and its pending writes."""
 
@@ -34,8 +43,10 @@ class Transaction:
         """Store the arguments; `met_damage` is called for each damaged record."""
         self._connection = connection
         self._met_damage = met_damage
-        self._records: dict[str, Record | None] = {}
+        self.rows: dict[str, Row] = {}
+        """Rows that were read, with the pending writes, by key."""
         self._expiries: dict[str, int | None] = {}
+        """Expiry of each row as it is in the file; 0 for an absent one."""
         self._writes: dict[str, tuple[str, tuple[Any, ...]]] = {}
         self.changes: list[tuple[str, Record | None, Record | None]] = []
         """Key, old record and new record of each change, for the index of hosts."""
@@ -44,34 +55,35 @@ class Transaction:
 
     def load(self, key: str) -> Record | None:
         """Return the record under `key`, with the pending changes; None if absent or damaged."""
-        if key in self._records:
-            return self._records[key]
-        row = self._connection.execute(SELECT, (encode_key(key),)).fetchone()
-        self._expiries[key] = 0 if row is None else row[2]
+        if (known := self.rows.get(key)) is not None:
+            return known.record
+        name = encode_key(key)
+        row = self._connection.execute(SELECT, (name,)).fetchone()
         try:
             record = decode_row(key, row)
+            data, _, expires = row or (None, None, 0)
         except DamagedRecord as damage:
             self._met_damage(key, damage)
-            self._writes[key] = _DELETE, (encode_key(key),)
-            self._expiries[key] = 0
-            record = None
-        self._records[key] = record
+            self._writes[key] = _DELETE, (name,)
+            record, data, expires = None, None, 0
+        self._expiries[key] = expires
+        self.rows[key] = Row(name, data, expires, record)
         return record
 
     def put(self, key: str, record: Record | None, now: Now) -> None:
         """Set the pending record under `key`; None removes it. Requires `load(key)` before."""
-        name = encode_key(key)
-        self.changes.append((key, self._records[key], record))
+        name, before, data, expires = self.rows[key].name, self.rows[key].record, None, self._expiries[key]
+        self.changes.append((key, before, record))
         if record is None:
             self._writes[key] = _DELETE, (name,)
         else:
-            data, expires = pack(record), renewed_expiry(self._expiries[key], record, now)
+            data, expires = pack(record), renewed_expiry(expires, record, now)
             # Most writes keep the day of expiry, and then the index needs no write.
             if expires == self._expiries[key]:
                 self._writes[key] = _UPDATE, (data, checksum(name, data), name)
             else:
                 self._writes[key] = _INSERT, (data, checksum(name, data), expires, name)
-        self._records[key] = record
+        self.rows[key] = Row(name, data, expires, record)
         self.now = now
 
     def write(self) -> int:
