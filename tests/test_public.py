@@ -22,7 +22,7 @@ import curtsy.types
 from tests.support.bounds import slowness
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "reference" / "api.md"
+PAGES = sorted((ROOT / "docs" / "reference" / "api").glob("*.md"))
 
 
 def run(code: str) -> str:
@@ -167,7 +167,7 @@ def test_a_client_needs_no_pydantic_until_settings_are_read() -> None:
 
 def test_every_name_is_on_the_reference_page() -> None:
     """Conventions: a test that compares `__all__` with the reference"""
-    headings = re.findall(r"^### (\w+)$", PAGE.read_text(), re.MULTILINE)
+    headings = re.findall(r"^### (\w+)$", "".join(page.read_text() for page in PAGES), re.MULTILINE)
     names = {*curtsy.__all__, *curtsy.limits.__all__, *curtsy.testing.__all__}
 
     assert len(headings) == len(set(headings))
@@ -176,7 +176,7 @@ def test_every_name_is_on_the_reference_page() -> None:
 
 def test_every_type_in_a_signature_is_on_the_reference_page() -> None:
     """Conventions: habits; as a name of its own, or in the table of the others"""
-    text = PAGE.read_text()
+    text = "".join(page.read_text() for page in PAGES)
     signatures = re.findall(r"```text\n(.*?)```", text, re.DOTALL) + re.findall(r"^- `([^`]*)`", text, re.MULTILINE)
     named = set(re.findall(r"\b[A-Z]\w*[a-z]\w*", re.sub(r'"[^"]*"', "", " ".join(signatures))))
     others = {"EllipsisType", "Path", "PathLike", "SSLContext", "Result"}  # of Python, and what a function brings back

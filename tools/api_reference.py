@@ -1,8 +1,8 @@
-"""Write docs/reference/api.md from the docstrings and signatures; `--check` only says if it is current.
+"""Write the pages of the Python API from the docstrings and signatures; `--check` only says if they are current.
 
 The headings and the text between the names are written by hand; what stands from `<!-- Name -->` to `<!-- end -->` is
 made here: the signature, the docstring, and the public fields, properties and methods with theirs. `types` is the
-table of the types of our own that stand in all these, and have no place of their own.
+table of the types of our own that stand in all these, and have no place of their own; `names` the table of all names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ import curtsy.limits
 import curtsy.testing
 import curtsy.types
 
-PAGE = Path(__file__).parent.parent / "docs" / "reference" / "api.md"
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+TOPICS = "fetch crawl results errors limits budgets robots settings statistics cache logs-and-tests types"
+PAGES = (REFERENCE / "api.md", *(REFERENCE / "api" / f"{topic}.md" for topic in TOPICS.split()))
 PLACE = re.compile(r"<!-- (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 WIDTH = 110
 REQUIREMENT = re.compile(r" \([A-Z]\d+(?:, [A-Z]\d+)*\)")
@@ -236,31 +238,44 @@ def types(named: set[str]) -> str:
     return "\n".join(["| name | module | what it is |", "|---|---|---|", *(rows[key] for key in sorted(rows)), ""])
 
 
-def page(text: str) -> str:
-    """The page with every place filled as it should be."""
-    named = {name for name, _ in PLACE.findall(text)} - {"types"}
+def names_table(pages: dict[Path, list[str]]) -> str:
+    """Return a table of the names of all pages, each with its page and the first sentence about it."""
+    rows = []
+    for path, names in pages.items():
+        for name in names:
+            node = definition(getattr(import_module(HOMES[name]), name))
+            first = line((ast.get_docstring(node) or "").split("\n\n")[0]).replace("|", "\\|")
+            sentence = re.split(r"(?<=\.) (?=[A-Z])", first)[0]
+            link = f"[`{name}`]({path.relative_to(REFERENCE).as_posix()}#{name.lower()})"
+            rows.append(f"| {link} | `{HOMES[name]}` | {sentence} |")
+    return "\n".join(["| name | module | what it is |", "|---|---|---|", *rows, ""])
+
+
+def pages() -> dict[Path, tuple[str, str]]:
+    """Each page as it is, and with every place filled as it should be."""
+    texts = {path: path.read_text(encoding="utf-8") for path in PAGES}
+    places = {path: [name for name, _ in PLACE.findall(text) if name in HOMES] for path, text in texts.items()}
+    named = {name for names in places.values() for name in names}
     missing = sorted({*curtsy.__all__, *curtsy.limits.__all__, *curtsy.testing.__all__} - named)
     if missing:
-        raise SystemExit(
-            f"{PAGE.name} has no place for {', '.join(missing)}: put <!-- Name --> and <!-- end --> into it."
-        )
+        raise SystemExit(f"no page has a place for {', '.join(missing)}: put <!-- Name --> and <!-- end --> into one.")
+    tables = {"types": lambda: types(named), "names": lambda: names_table(places)}
 
     def filled(place: re.Match[str]) -> str:
         name = place[1]
-        return f"<!-- {name} -->\n{types(named) if name == 'types' else entry(name)}<!-- end -->"
+        return f"<!-- {name} -->\n{tables[name]() if name in tables else entry(name)}<!-- end -->"
 
-    return PLACE.sub(filled, text)
+    return {path: (text, PLACE.sub(filled, text)) for path, text in texts.items()}
 
 
 def main() -> None:
-    """Write the page, or check it."""
-    old = PAGE.read_text(encoding="utf-8")
-    new = page(old)
-    if "--check" in sys.argv[1:]:
-        if new != old:
-            raise SystemExit(f"{PAGE.name} is not current. Run python tools/api_reference.py.")
-    else:
-        PAGE.write_text(new, encoding="utf-8")
+    """Write the pages, or check them."""
+    for path, (old, new) in pages().items():
+        if new == old:
+            continue
+        if "--check" in sys.argv[1:]:
+            raise SystemExit(f"{path.name} is not current. Run python tools/api_reference.py.")
+        path.write_text(new, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -48,10 +48,14 @@ def walk(command: click.Command, names: tuple[str, ...], parent: click.Context) 
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     text = re.sub(r"\n\s*\n", "\n\n", "\n".join(line.strip() for line in (command.help or "").splitlines())).strip()
     parts = [text, f"```text\n{usage}\n```"]
-    own = [each for each in command.params if isinstance(each, click.Option) and each not in GLOBAL_OPTIONS]
-    if own:
-        parts.append(options_table(own))
-    if isinstance(command, Command | Group) and command.examples:
+    assert isinstance(command, Command | Group)
+    for heading, options in command.option_groups(context).items():
+        own = [each for each in options if each not in GLOBAL_OPTIONS and "--help" not in each.opts]
+        if own and heading in command.headings.values():
+            parts.append(f"**{heading}**")
+        if own:
+            parts.append(options_table(own))
+    if command.examples:
         lines = [line for example, words in command.examples for line in (f"# {words}", example, "")]
         parts.append("```sh\n" + "\n".join(lines).strip() + "\n```")
     yield " ".join(names), "\n\n".join(parts)

@@ -18,6 +18,7 @@ from curtsy import __version__
 from curtsy.cli import cli
 from curtsy.cli.command import Command, Group
 from curtsy.cli.context import GLOBAL_OPTIONS, CommandContext
+from curtsy.cli.crawl import crawl
 from tests.cli.documented import FIELDS
 from tests.cli.shell import CURTSY, Shell, stop
 from tests.support.bounds import slowness
@@ -240,3 +241,10 @@ def test_a_dashboard_whose_library_is_broken_says_how(tmp_path: Path, snapshot: 
     assert "uvicorn" in done.stderr
     assert fault in done.stderr
     snapshot(done.stderr)
+
+
+def test_each_option_of_a_crawl_has_a_heading_in_the_help() -> None:
+    groups = crawl.option_groups(click.Context(crawl))
+
+    assert all("--help" in option.opts for option in groups["Options"])
+    assert set(crawl.headings) <= {option.name for option in crawl.params}

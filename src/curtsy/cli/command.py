@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from importlib import import_module
 from typing import Any, Literal
@@ -20,12 +20,29 @@ Examples = Sequence[tuple[str, str]]
 
 
 class Command(click.Command):
-    """Command with examples and the global options."""
+    """Command with examples and the global options.
 
-    def __init__(self, *arguments: Any, examples: Examples = (), **attributes: Any) -> None:
+    `headings` maps a heading of the help to the names of its parameters. The other options stand under Options.
+    """
+
+    def __init__(
+        self, *arguments: Any, examples: Examples = (), headings: Mapping[str, str] | None = None, **attributes: Any
+    ) -> None:
         super().__init__(*arguments, **attributes)
         self.examples = tuple(examples)
+        self.headings = {name: heading for heading, names in (headings or {}).items() for name in names.split()}
         self.params = [*self.params, *GLOBAL_OPTIONS]
+
+    def option_groups(self, ctx: click.Context) -> dict[str, list[click.Option]]:
+        """Return the options by their headings, in the order of the headings."""
+        headings = [*self.headings.values(), "Options", "Global options"]
+        groups: dict[str, list[click.Option]] = {heading: [] for heading in headings}
+        for option in self.get_params(ctx):
+            if isinstance(option, click.Option):
+                is_global = option in GLOBAL_OPTIONS
+                heading = "Global options" if is_global else self.headings.get(option.name or "", "Options")
+                groups[heading].append(option)
+        return groups
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, the command's own options, and the global options."""
@@ -35,11 +52,10 @@ class Command(click.Command):
                     formatter.write("\n")
                 formatter.write_text(words)
                 formatter.write(f"{'':>{formatter.current_indent}}  $ {line}\n")  # never wrapped: users copy it
-        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
-        records = [(each in GLOBAL_OPTIONS, each.get_help_record(ctx)) for each in options]
-        for title, is_global in (("Options", False), ("Global options", True)):
-            if rows := [record for kind, record in records if kind is is_global and record is not None]:
-                with formatter.section(title):
+        for heading, options in self.option_groups(ctx).items():
+            records = [option.get_help_record(ctx) for option in options]
+            if rows := [record for record in records if record is not None]:
+                with formatter.section(heading):
                     formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -120,11 +136,13 @@ class Group(Command, click.Group):
         return self.commands[name].get_short_help_str(200)
 
 
-def command(*examples: tuple[str, str], of: Group | None = None) -> Callable[[Callable[..., Any]], Command]:
+def command(
+    *examples: tuple[str, str], of: Group | None = None, headings: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., Any]], Command]:
     """Declare a command with its examples, in the group `of` if given. It has the name of the function."""
 
     def declare(function: Callable[..., Any]) -> Command:
-        made = click.command(cls=Command, examples=examples)(function)
+        made = click.command(cls=Command, examples=examples, headings=headings)(function)
         if of is not None:
             of.add_command(made)
         return made

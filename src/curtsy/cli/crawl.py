@@ -73,6 +73,18 @@ class CrawlArguments:
     """Command line without the program's name."""
 
 
+HEADINGS = {
+    "Which pages": "source scope domains match skip depth sitemaps max_sitemaps files obey_nofollow avoid_traps "
+    "max_links_per_page allow_http",
+    "When to stop": "max_pages max_pages_per_host max_time max_bytes patience",
+    "Where to write": "out jsonl csv parquet warc skipped body text part_size part_time is_durable",
+    "Which copies to keep": "obey_noindex obey_canonical drop_duplicates",
+    "Resume": "job restart",
+    "How to fetch": "max_concurrent workers cookies no_cache refresh",
+    "Report": "is_dry is_json metrics_port",
+}
+"""Headings of the help, each with its parameters."""
+
 ONE, ANY = click.IntRange(1), click.IntRange(0)
 
 
@@ -98,6 +110,7 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
         "curtsy crawl https://example.org/ --job docs --parquet s3://bucket/docs.parquet",
         "Into an object store, as Parquet.",
     ),
+    headings=HEADINGS,
 )
 @click.argument("urls", metavar="URL...", nargs=-1)
 @INPUT
