@@ -16,7 +16,7 @@ from typing import TypeVarTuple
 import pytest
 
 from curtsy.core.time import SECOND
-from curtsy.engine.timers import SystemTimers, TaskWaiter
+from curtsy.engine.timers import IDLE, BatchWaiter, SystemTimers, TaskWaiter
 from curtsy.testing import FakeClock, FakeTimers
 from tests.support.bounds import ends_within, skip_unless_punctual
 from tests.support.polling import block_until, until
@@ -44,6 +44,41 @@ class CountingLoop(asyncio.SelectorEventLoop):
 
 
 # Real time
+
+
+async def test_events_that_are_ready_are_gathered() -> None:
+    """A transaction for many results costs little more than one for a single result"""
+    waiter, events = BatchWaiter(SystemTimers()), list[int]()
+
+    async def cause_events() -> None:
+        for number in range(5):
+            waiter.wake()
+            events.append(number)
+            for _ in range(IDLE - 1):
+                await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(cause_events())
+        await waiter.sleep(None)
+
+        assert len(events) == 5
+
+
+async def test_endless_events_are_not_gathered_for_ever() -> None:
+    """New requests wait for the results of ten milliseconds at most"""
+    waiter = BatchWaiter(SystemTimers())
+
+    async def cause_events() -> None:
+        while True:
+            waiter.wake()
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(cause_events())
+
+    await waiter.sleep(None)
+
+    assert not task.done()
+    task.cancel()
 
 
 @pytest.mark.parametrize("seconds", [math.inf, math.nan, 1e300])

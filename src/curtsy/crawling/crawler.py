@@ -35,7 +35,7 @@ from curtsy.crawling.running_fetches import MAX_WAIT, SETTLING, SUSPECT, Running
 from curtsy.crawling.seeds import HEAD, Seeds, canonical, no_seeds
 from curtsy.crawling.worker_pool import SentClaim, WorkerPool, WorkersDied
 from curtsy.engine.session import Session
-from curtsy.engine.timers import Waiter
+from curtsy.engine.timers import BatchWaiter
 from curtsy.system.log import LibraryLogger, library_logger
 
 _log: LibraryLogger = library_logger("crawl")
@@ -106,7 +106,7 @@ class Crawler:
             session, self.filters, self.results, self.wake, frontier.locate, places=options.max_concurrent,
             hosts=Hosts(options.max_pages_per_host), is_shared=lease is not None,
         )  # fmt: skip
-        self._waiter: Waiter | None = None
+        self._waiter: BatchWaiter | None = None
         """Waiter of the task that runs the loop; None before and after."""
         session.timers.stop_while(lambda: self.fetches.places_in_use > 0)
         self.counts = Counts(0, 0, 0, 0, 0)
@@ -142,8 +142,7 @@ class Crawler:
     async def _sleep(self, seconds: float | None) -> None:
         """Sleep until the loop is woken, or for `seconds`; None for no limit."""
         assert self._waiter is not None
-        await self._timers.sleep(self._waiter, seconds, is_exact=False)
-        await asyncio.sleep(0)  # one turn handles all events of the same moment
+        await self._waiter.sleep(seconds)
 
     def stop(self) -> None:
         """Send no more requests and finish those in flight. A second call cancels these."""
@@ -241,7 +240,7 @@ class Crawler:
 
     async def run(self) -> CrawlSummary:
         """Crawl to the end."""
-        self._waiter = self._timers.waiter()
+        self._waiter = BatchWaiter(self._timers)
         try:
             while True:
                 try:

@@ -29,6 +29,10 @@ SLACK = 0.002
 """Share of a long wait by which its timer also fires early: the kernel may be late by a thousandth."""
 
 
+GATHERING, IDLE = 0.01, 2
+"""Seconds for which events are gathered while the event loop is busy, and its iterations without one that end this: in
+the first, a response may be received that is read in the second."""
+
 LONGEST = threading.TIMEOUT_MAX
 """Maximum wait in seconds, some centuries: timers reject infinity and NaN."""
 
@@ -126,6 +130,29 @@ class Timers(Protocol):
     def stop_while(self, is_busy: Callable[[], bool]) -> None:
         """Stop virtual time while `is_busy()` returns True. Real time never stops."""
         ...
+
+
+class BatchWaiter:
+    """Waiter of the running task for events that it handles together, because many cost little more than one."""
+
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
+        self._waiter = timers.waiter()
+        self._is_woken = False
+
+    def wake(self) -> None:
+        """End the current wait, or the next one, as soon as no further event is ready. Any thread may call it."""
+        self._is_woken = True
+        self._waiter.wake()
+
+    async def sleep(self, seconds: float | None) -> None:
+        """Wait until woken, at most `seconds`; None for no limit. Then other tasks run while they cause events."""
+        await self._timers.sleep(self._waiter, seconds, is_exact=False)
+        until, idle = time.perf_counter() + GATHERING, 0
+        while idle < IDLE and time.perf_counter() < until:
+            self._is_woken = False
+            await asyncio.sleep(0)
+            idle = 0 if self._is_woken else idle + 1
 
 
 class VirtualClock(Protocol):
