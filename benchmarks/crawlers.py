@@ -52,7 +52,7 @@ def curtsy(job: Job) -> float:
             pages = acrawl(
                 job.seeds,
                 scope="host",
-                max_concurrent=job.in_flight,
+                max_in_flight=job.in_flight,
                 preset="own",
                 concurrency=job.per_host,
                 delay=job.pause,

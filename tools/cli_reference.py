@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from curtsy.cli import SECTIONS, cli
-from curtsy.cli.command import Command, Group
+from curtsy.cli.command import Command, Group, OneName
 from curtsy.cli.context import GLOBAL_OPTIONS
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "cli.md"
@@ -36,7 +36,8 @@ def options_table(options: list[click.Option]) -> str:
     """Options and what each does."""
     rows = ["| option | meaning |", "|---|---|"]
     for option in options:
-        names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+        opts = option.opts[:1] if isinstance(option, OneName) else option.opts
+        names = ", ".join(f"`{name}`" for name in (*opts, *option.secondary_opts))
         value = "" if option.is_flag else f" `{option.metavar or option.type.name.upper()}`".replace("|", "\\|")
         rows.append(f"| {names}{value} | {escaped(option.help or '')} |")
     return "\n".join(rows)

@@ -77,9 +77,19 @@ def settings() -> dict[str, str]:
     return {name: each for name, each in types.items() if name not in parameters_of(AsyncClient)}
 
 
+def single() -> dict[str, str]:
+    """Return the types of the arguments of `fetch` that are none of a client."""
+    known = parameters_of(AsyncClient).keys() | settings().keys()
+    return {name: hint for name, hint in parameters_of(AsyncClient.fetch).items() if name not in known}
+
+
 def options() -> dict[str, str]:
-    """Return the types of a crawl's options. A single text is accepted for several, unless it is a choice."""
-    return {name: written(hint, f"str | {SEVERAL}") for name, hint in get_type_hints(CrawlOptions).items()}
+    """Return the types of a crawl's options. A single text is accepted for several, unless it is a choice.
+
+    An option that a client has too is declared for the client.
+    """
+    hints, known = get_type_hints(CrawlOptions), parameters_of(AsyncClient)
+    return {name: written(hint, f"str | {SEVERAL}") for name, hint in hints.items() if name not in known}
 
 
 def imports(tables: tuple[Table, ...], module: str) -> str:
@@ -121,6 +131,7 @@ def sources() -> dict[Path, str]:
             Table("SettingKeywords", "TypedDict", "Settings besides the parameters of a client.", settings()),
             Table("ClientKeywords", "SettingKeywords", "Arguments of a client.", parameters_of(AsyncClient)),
             Table("FetchKeywords", "TypedDict", "Options of a fetch.", parameters_of(AsyncClient.fetch)),
+            Table("GetKeywords", "ClientKeywords", "Arguments of a single fetch and its client.", single()),
         ),
         PACKAGE / "crawling" / "keywords.py": source(
             "Keyword arguments of a crawl", "curtsy.crawling.start",

@@ -9,22 +9,22 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, Unpack
 from weakref import WeakSet
 
-from curtsy.client import AsyncClient, open_again, session_of
+from curtsy.client import AsyncClient, check_options, open_again, parted, session_of
 from curtsy.core.errors import PolicyError
 from curtsy.core.policy import Policies
 from curtsy.core.result import FetchResult
 from curtsy.core.statistics import StatisticsSnapshot
 from curtsy.engine.arguments import portable
-from curtsy.engine.batch import DEFAULT_CONCURRENCY, Batch, NoUrl
+from curtsy.engine.batch import MAX_IN_FLIGHT, Batch, NoUrl
 from curtsy.engine.download import GIB, DownloadResult
-from curtsy.engine.keywords import ClientKeywords, FetchKeywords
+from curtsy.engine.keywords import ClientKeywords, FetchKeywords, GetKeywords
 from curtsy.engine.session import Session
 from curtsy.system.log import LibraryLogger, library_logger
 from curtsy.system.shutdown import at_exit
@@ -282,26 +282,33 @@ class Client:
         self,
         url: str,
         *,
-        method: str = "GET",
+        method: str | None = None,
+        params: Mapping[str, Any] | Sequence[tuple[str, Any]] | None = None,
         headers: Mapping[str, str] | None = None,
+        json: Any = None,
         body: bytes | None = None,
+        timeout: float | None = None,
         deadline: float | None = None,
         idempotent: bool | None = None,
     ) -> FetchResult:
         """Fetch one URL when its turn comes; see `AsyncClient.fetch`."""
         client = self._opened()
         return self._thread.call(
-            client.fetch(url, method=method, headers=headers, body=body, deadline=deadline, idempotent=idempotent)
-        )
+            client.fetch(
+                url, method=method, params=params, headers=headers, json=json, body=body, timeout=timeout,
+                deadline=deadline, idempotent=idempotent,
+            )
+        )  # fmt: skip
 
     def fetch_many(
-        self, urls: Iterable[str], *, concurrency: int = DEFAULT_CONCURRENCY, **options: Unpack[FetchKeywords]
+        self, urls: Iterable[str], *, max_in_flight: int = MAX_IN_FLIGHT, **options: Unpack[FetchKeywords]
     ) -> Generator[FetchResult, None, None]:
         """Fetch many URLs and yield each result as it arrives; see `AsyncClient.fetch_many`.
 
         The calling thread reads `urls` between results.
         """
-        client, batch = self._opened(), Batch(urls, concurrency)
+        client, batch = self._opened(), Batch(urls, max_in_flight)
+        check_options(options)
         done: SimpleQueue[Future[FetchResult]] = SimpleQueue()
         under_way: dict[Future[FetchResult], str] = {}
         try:
@@ -380,8 +387,11 @@ async def _make(settings: ClientKeywords) -> AsyncClient:
     return AsyncClient(**settings)
 
 
-def get(url: str, **settings: Unpack[ClientKeywords]) -> FetchResult:
-    """Fetch one URL politely with a temporary client, blocking. It takes the arguments of `Client`."""
-    settings.setdefault("stale_while_revalidate", False)
+def get(url: str, **given: Unpack[GetKeywords]) -> FetchResult:
+    """Fetch one URL politely with a temporary client, blocking.
+
+    It takes the arguments of `Client` and of its `fetch`.
+    """
+    settings, options = parted(given)
     with Client(**settings) as client:
-        return client.fetch(url)
+        return client.fetch(url, **options)

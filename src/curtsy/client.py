@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
+from urllib.parse import urlencode
+
+import msgspec
 
 from curtsy.cache.keys import PageCache
 from curtsy.core.effects import FetchRequest
@@ -17,12 +20,12 @@ from curtsy.core.policy import Policies
 from curtsy.core.record import FetchRecord
 from curtsy.core.request import NO_HEADERS, Headers
 from curtsy.core.result import FetchResult
-from curtsy.core.setting import number, rule, whole
+from curtsy.core.setting import number, rule, suggested, whole
 from curtsy.core.statistics import StatisticsSnapshot
 from curtsy.engine.arguments import check_parts, is_path, portable
-from curtsy.engine.batch import DEFAULT_CONCURRENCY, Batch, NoUrl
+from curtsy.engine.batch import MAX_IN_FLIGHT, Batch, NoUrl
 from curtsy.engine.download import GIB, DownloadResult, Part
-from curtsy.engine.keywords import ClientKeywords, FetchKeywords, SettingKeywords
+from curtsy.engine.keywords import ClientKeywords, FetchKeywords, GetKeywords, SettingKeywords
 from curtsy.engine.session import Session
 from curtsy.engine.timers import Timers, VirtualClock
 from curtsy.http.proxy import check_environment
@@ -46,7 +49,7 @@ class AsyncClient:
     store. `cache` is a folder of readable files, a file that ends in `.sqlite`, a cache, or False for no cache. By
     default it is such a file in the user's cache directory. If a site allows it, a stale cached page is returned
     immediately and revalidated afterwards, while the client is open. Without `stale_while_revalidate`, it is
-    revalidated first. `connections` limits the requests in flight over all hosts. With `cookies`, the client keeps
+    revalidated first. `max_in_flight` limits the requests in flight over all hosts. With `cookies`, the client keeps
     cookies until it is closed, each for the host that set it. `on_record` is called with the record of each fetch. With
     a `curtsy.testing.FakeClock` as `clock`, waits take no real time. A pickled client is its arguments: unpickling
     creates a new client. Settings files and the environment are then those of the other process.
@@ -71,7 +74,7 @@ class AsyncClient:
         proxy: str | None = None,
         verify: bool | str | os.PathLike[str] | ssl.SSLContext = True,
         cookies: bool = False,
-        connections: int = 100,
+        max_in_flight: int = 100,
         sender: Sender | None = None,
         clock: VirtualClock | None = None,
         timers: Timers | None = None,
@@ -92,11 +95,11 @@ class AsyncClient:
         given: dict[str, Any] = {**settings, **{name: value for name, value in named.items() if value is not None}}
         if max_retries is not None:
             whole("max_retries", max_retries, 0)
-        whole("connections", connections, 1)
+        whole("max_in_flight", max_in_flight, 1)
         number("stale_if_error", stale_if_error)
         self._deadline = None if deadline is None else number("deadline", deadline)
         self._session = Session(
-            _live_settings(config, preset, given), sender or _sender(proxy, verify, connections),
+            _live_settings(config, preset, given), sender or _sender(proxy, verify, max_in_flight),
             store=store, cache=cache, stale_if_error=stale_if_error, stale_while_revalidate=stale_while_revalidate,
             max_retries=max_retries, on_record=on_record, cookies=cookies, clock=clock, timers=timers,
         )  # fmt: skip
@@ -110,30 +113,37 @@ class AsyncClient:
         self,
         url: str,
         *,
-        method: str = "GET",
+        method: str | None = None,
+        params: Mapping[str, Any] | Sequence[tuple[str, Any]] | None = None,
         headers: Mapping[str, str] | None = None,
+        json: Any = None,
         body: bytes | None = None,
+        timeout: float | None = None,
         deadline: float | None = None,
         idempotent: bool | None = None,
     ) -> FetchResult:
         """Fetch one URL when its turn comes. Web errors do not raise: check `ok` and `reason`.
 
-        `deadline` is the limit for the whole fetch in seconds; a deadline that cannot be met is refused immediately.
-        `idempotent` allows retries of methods other than GET and HEAD. Tasks that request the same page at the same
-        time share one fetch.
+        `method` is GET by default, and POST with a body. `params` are added to the query of the URL: a mapping or
+        pairs, values of a list one by one, None left out. `json` is sent as the body, as JSON. `timeout` is the limit
+        for each attempt in seconds, in place of the setting. `deadline` is the limit for the whole fetch, waits and
+        retries included; a deadline that cannot be met is refused immediately. `idempotent` allows retries of methods
+        other than GET and HEAD. Tasks that request the same page at the same time share one fetch.
         """
         patience = self._deadline if deadline is None else _patience_of(deadline)
-        return await self._session.fetch(_ask_for(url, method, headers, body, patience, idempotent))
+        ask = _ask_for(url, method, params, headers, json, body, timeout, patience, idempotent)
+        return await self._session.fetch(ask)
 
     async def fetch_many(
-        self, urls: Iterable[str], *, concurrency: int = DEFAULT_CONCURRENCY, **options: Unpack[FetchKeywords]
+        self, urls: Iterable[str], *, max_in_flight: int = MAX_IN_FLIGHT, **options: Unpack[FetchKeywords]
     ) -> AsyncGenerator[FetchResult, None]:
         """Fetch many URLs with the same options and yield each result as it arrives. Failures do not stop others.
 
-        `urls` is read while fewer than `concurrency` fetches are active. While a host has a hundred active fetches,
+        `urls` is read while fewer than `max_in_flight` fetches are active. While a host has a hundred active fetches,
         other hosts go first: up to 10,000 of its URLs are deferred to find them.
         """
-        batch = Batch(urls, concurrency)
+        batch = Batch(urls, max_in_flight)
+        check_options(options)
         under_way: dict[asyncio.Task[FetchResult], str] = {}
         done: asyncio.Queue[asyncio.Task[FetchResult]] = asyncio.Queue()  # asyncio.wait() would scan all tasks
         try:
@@ -214,22 +224,73 @@ def _patience_of(deadline: float | None) -> float | None:
     return 0.0 if is_over else number("deadline", deadline)
 
 
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise PolicyError for a keyword that is not an argument of `fetch`."""
+    known = FetchKeywords.__annotations__
+    for name in options.keys() - known.keys():
+        near = suggested(name, [*known, "max_in_flight"])
+        raise PolicyError(f"{name} is not an argument of a fetch." + (f" Did you mean {near}?" if near else ""))
+
+
 def _ask_for(
     url: str,
-    method: str,
+    method: str | None,
+    params: Mapping[str, Any] | Sequence[tuple[str, Any]] | None,
     headers: Mapping[str, str] | None,
+    json: Any,
     body: bytes | None,
+    timeout: float | None,
     deadline: float | None,
     idempotent: bool | None,
 ) -> FetchRequest:
     """Return the checked request for `fetch`."""
-    if not isinstance(method, str):
+    if method is not None and not isinstance(method, str):
         raise rule("method", method, "text, such as GET")
     if body is not None and not isinstance(body, bytes):
         raise rule("body", type(body).__name__, "bytes. Encode text first")
     if idempotent is not None and not isinstance(idempotent, bool):
         raise rule("idempotent", idempotent, "True or False")
-    return FetchRequest(url, method.upper(), _headers(headers) if headers else NO_HEADERS, body, deadline, idempotent)
+    fields = _headers(headers) if headers else NO_HEADERS
+    if json is not None:
+        if body is not None:
+            raise PolicyError("json and body are both given, and a request has one body. Leave one of them out.")
+        body = _json_body(json)
+        if "content-type" not in fields:
+            fields = Headers((*fields.fields, ("Content-Type", "application/json")))
+    if timeout is not None:
+        number("timeout", timeout, above=True)
+    sent = method.upper() if method is not None else "GET" if body is None else "POST"
+    asked = url if params is None else _with_query(url, params)
+    return FetchRequest(asked, sent, fields, body, deadline, idempotent, timeout=timeout)
+
+
+def _json_body(value: Any) -> bytes:
+    """Return a value as JSON. Raises PolicyError if it cannot be written so."""
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise PolicyError(f"json = {type(value).__name__} cannot be written as JSON: {error}.") from error
+
+
+def _in_query(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _with_query(url: str, params: Mapping[str, Any] | Sequence[tuple[str, Any]]) -> str:
+    """Return a URL with parameters added to its query. Raises PolicyError for parameters of another form."""
+    pairs: list[tuple[str, str]] = []
+    given = params.items() if isinstance(params, Mapping) else params
+    try:
+        for name, value in given:
+            several = value if isinstance(value, list | tuple) else (value,)
+            pairs += [(str(name), _in_query(each)) for each in several if each is not None]
+    except (TypeError, ValueError):
+        raise rule("params", type(params).__name__, "a mapping of names and values, or a list of pairs") from None
+    if not pairs or not isinstance(url, str):
+        return url
+    page, mark, fragment = url.partition("#")
+    joint = "?" if "?" not in page else "" if page.endswith(("?", "&")) else "&"
+    return f"{page}{joint}{urlencode(pairs)}{mark}{fragment}"
 
 
 def _headers(given: Mapping[str, str]) -> Headers:
@@ -275,7 +336,7 @@ def _live_settings(
     return settings
 
 
-def _sender(proxy: str | None, verify: bool | str | os.PathLike[str] | ssl.SSLContext, connections: int) -> Sender:
+def _sender(proxy: str | None, verify: bool | str | os.PathLike[str] | ssl.SSLContext, max_in_flight: int) -> Sender:
     """Create the built-in sender."""
     if proxy is None:
         check_environment()
@@ -283,16 +344,26 @@ def _sender(proxy: str | None, verify: bool | str | os.PathLike[str] | ssl.SSLCo
         verify=Path(verify) if isinstance(verify, os.PathLike) else verify,
         proxy=proxy,
         use_environment=True,
-        connections=connections,
-        idle=2 * connections,
+        connections=max_in_flight,
+        idle=2 * max_in_flight,
     )
 
 
-async def fetch_url(url: str, **settings: Unpack[ClientKeywords]) -> FetchResult:
+def parted(given: GetKeywords) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Part the arguments of a single fetch into those of its client and those of `fetch`."""
+    client = ClientKeywords.__annotations__
+    settings: dict[str, Any] = {"stale_while_revalidate": False}
+    options: dict[str, Any] = {}
+    for name, value in given.items():
+        (options if name in FetchKeywords.__annotations__.keys() - client.keys() else settings)[name] = value
+    return settings, options
+
+
+async def fetch_url(url: str, **given: Unpack[GetKeywords]) -> FetchResult:
     """Fetch one URL politely with a temporary client. Pace and budgets come from the default store.
 
-    It takes the arguments of `AsyncClient`.
+    It takes the arguments of `AsyncClient` and of its `fetch`.
     """
-    settings.setdefault("stale_while_revalidate", False)
+    settings, options = parted(given)
     async with AsyncClient(**settings) as client:
-        return await client.fetch(url)
+        return await client.fetch(url, **options)

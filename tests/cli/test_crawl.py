@@ -77,13 +77,13 @@ def test_pages_go_to_standard_output_as_lines_and_nothing_else_does(shell: Shell
     site.page("/docs/a", "<title>A</title><main>Text</main>")
     (shell.project / "seeds.txt").write_text(f"# docs\n{site.url('/docs/')}\n")
 
-    done = shell("crawl", "-i", "seeds.txt", "--scope", "prefix", "--jsonl", "-", "--text", "plain")
-    some = shell("crawl", "-", "--jsonl", "-", "--skip", "/p/[12]", "--depth", "1", stdin=site.url("/"))
+    done = shell("crawl", "-i", "seeds.txt", "--scope", "prefix", "--jsonl", "-", "--main-text", "plain")
+    some = shell("crawl", "-", "--jsonl", "-", "--skip", "/p/[12]", "--max-depth", "1", stdin=site.url("/"))
 
     assert [(line["url"], line["title"]) for line in done.lines] == [
         (site.url("/docs/"), "Docs"), (site.url("/docs/a"), "A")
     ]  # fmt: skip
-    assert done.lines[1]["text"] == "Text"
+    assert done.lines[1]["main_text"] == "Text"
     assert {line["url"] for line in some.lines} == {site.url(path) for path in ("/", "/p/0", "/p/3")}
     [count] = [count for count, what, _ in reasons_in(some.err) if "--skip" in what]
     assert count == 2
@@ -213,7 +213,7 @@ def test_a_dry_run_asks_for_nothing_but_the_rules(shell: Shell, site: Site, snap
 
     plain = shell.cold("crawl", site.url("/"), "--limit", "9", "--dry-run", "--job", "mine")
     asked = site.paths()
-    full = shell("crawl", site.url("/"), site.url("/private/a"), "--sitemap", "--dry-run", "--json")
+    full = shell("crawl", site.url("/"), site.url("/private/a"), "--sitemaps", "--dry-run", "--json")
     refused = shell("crawl", site.url("/private/a"), "--dry-run")
 
     assert plain.code == 0
@@ -252,11 +252,14 @@ def test_what_cannot_be_meant_is_said_with_what_was_perhaps_meant(shell: Shell, 
     url = site.url("/")
     wrong = {
         ("--limt", "5"): ("--limt", "--limit"),
+        ("--depth", "1"): ("--depth", "--max-depth"),
+        ("--concurrency", "5"): ("--concurrency", "--max-in-flight"),
+        ("--rate", "1"): ("--rate", "qps", "CURTSY_QPS"),
         ("--match", "("): ("match", "'('"),
         ("--scope", "domains"): ("scope", "domains"),
         ("--scope", "sites"): ("--scope", "'sites'", "'site'"),
         ("--job", "a b"): ("--job", "'a b'"),
-        ("--fresh",): ("--restart", "--job"),
+        ("--restart",): ("--restart", "--job"),
         ("--json", "--jsonl", "-"): ("--json ", "--jsonl", "standard output"),
         ("--max-time", "soon"): ("--max-time", "'soon'", "1h30m"),
         ("--body", "text"): ("--body", "--jsonl"),
@@ -353,7 +356,7 @@ def test_an_output_that_is_not_named_again_is_told(shell: Shell, site: Site, sna
     shell("crawl", site.url("/"), "--job", "mine", "--limit", "2", "--jsonl", "a.jsonl")
 
     other = shell("crawl", site.url("/"), "--job", "mine", "--limit", "3", "--jsonl", "b.jsonl")
-    fresh = shell("crawl", site.url("/"), "--job", "mine", "--fresh", "--limit", "2", "--json")
+    fresh = shell("crawl", site.url("/"), "--job", "mine", "--restart", "--limit", "2", "--json")
 
     snapshot(line_with(other.err, str(shell.project / "a.jsonl")))
     assert (fresh.code, fresh.json["total"]) == (0, 2)

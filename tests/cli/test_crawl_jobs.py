@@ -39,7 +39,7 @@ def test_a_job_that_was_done_says_that_it_has_a_new_url_to_begin_at(
     shell("crawl", here, *words)
 
     both = shell("crawl", here, there, *words)
-    anew = shell("crawl", there, "--job", "mine", "--jsonl", "others.jsonl", "--fresh")
+    anew = shell("crawl", there, "--job", "mine", "--jsonl", "others.jsonl", "--restart")
 
     going_on = line_with(both.err, " mine")
     assert numbers(going_on) == [3, 0, 1]
@@ -66,7 +66,7 @@ def test_a_job_is_not_given_up_for_one_that_cannot_begin(shell: Shell, site: Sit
     linked(site, 2)
     shell("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl", "--limit", "1")
 
-    anew = shell("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl", "--fresh")
+    anew = shell("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl", "--restart")
 
     assert anew.code == 74
     assert str(shell.project / "pages.jsonl") in anew.err

@@ -66,7 +66,7 @@ def test_a_crawl_ends_when_its_reader_has_had_enough_and_says_so(shell: Shell, s
     """F40: with a code of its own, and what was not taken is not done"""
     linked(site, 60)
 
-    done = shell.bash(f"curtsy crawl {site.url('/')} --jsonl - --job mine --text plain | head -n 1")
+    done = shell.bash(f"curtsy crawl {site.url('/')} --jsonl - --job mine --main-text plain | head -n 1")
     again = shell("crawl", site.url("/"), "--jsonl", "-", "--job", "mine", "--json", "--jsonl", "rest.jsonl")
 
     assert done.code == 74

@@ -96,11 +96,11 @@ def test_what_has_no_end_is_not_read_to_its_end() -> None:
     st.lists(st.sampled_from("abc"), max_size=40), st.integers(1, 8), st.integers(1, 4), st.integers(1, 6), st.data()
 )
 def test_each_is_handed_out_once_in_its_hosts_order_and_never_too_many(
-    hosts: str, concurrency: int, crowd: int, ahead: int, data: st.DataObject
+    hosts: str, max_in_flight: int, crowd: int, ahead: int, data: st.DataObject
 ) -> None:
     """N10: whatever the hosts, and in whichever order they are done"""
     given = [f"http://{host}.example/{number}" for number, host in enumerate(hosts)]
-    batch = Batch(given, concurrency, crowd=crowd, ahead=ahead)
+    batch = Batch(given, max_in_flight, crowd=crowd, ahead=ahead)
     out: list[str] = []
     under_way: list[str] = []
 
@@ -108,7 +108,7 @@ def test_each_is_handed_out_once_in_its_hosts_order_and_never_too_many(
         new = handed_out(batch)
         out += new
         under_way += new
-        assert len(under_way) == min(concurrency, len(given) - len(out) + len(under_way))
+        assert len(under_way) == min(max_in_flight, len(given) - len(out) + len(under_way))
         if not under_way:
             break
         batch.end(under_way.pop(data.draw(st.integers(0, len(under_way) - 1))))
@@ -131,13 +131,13 @@ def test_a_registered_domain_has_a_quarter_of_the_room_while_there_are_others() 
     assert len(handed_out(batch)) == 25, "and the room that nobody else wants"
 
 
-@pytest.mark.parametrize("concurrency", WRONG)
-def test_room_for_none_is_an_error_before_anything_is_read(concurrency: Any) -> None:
+@pytest.mark.parametrize("max_in_flight", WRONG)
+def test_room_for_none_is_an_error_before_anything_is_read(max_in_flight: Any) -> None:
     """U6"""
     urls = Reading(of_host("a", 3))
 
-    with pytest.raises(PolicyError, match=rf"^concurrency = {re.escape(repr(concurrency))} .*1\.$"):
-        Batch(urls, concurrency)
+    with pytest.raises(PolicyError, match=rf"^max_in_flight = {re.escape(repr(max_in_flight))} .*1\.$"):
+        Batch(urls, max_in_flight)
 
     assert urls.count == 0
 
@@ -152,10 +152,10 @@ def test_what_is_no_list_is_told_apart(snapshot: Snapshot) -> None:
 async def test_both_clients_look_at_it_first() -> None:
     """U6"""
     async with client() as web:
-        with pytest.raises(PolicyError, match="concurrency = 0"):
-            await anext(web.fetch_many([], concurrency=0))
-    with Client(store="memory:", cache=False) as blocking, pytest.raises(PolicyError, match="concurrency = 0"):
-        next(blocking.fetch_many([], concurrency=0))
+        with pytest.raises(PolicyError, match="max_in_flight = 0"):
+            await anext(web.fetch_many([], max_in_flight=0))
+    with Client(store="memory:", cache=False) as blocking, pytest.raises(PolicyError, match="max_in_flight = 0"):
+        next(blocking.fetch_many([], max_in_flight=0))
 
 
 async def test_a_host_with_a_long_line_holds_up_no_other(site: Site) -> None:

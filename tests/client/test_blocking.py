@@ -87,7 +87,7 @@ def test_many_are_read_by_the_caller_as_they_are_needed(site: Site) -> None:
         def links() -> Iterator[str]:
             yield from (site.url(path) for path in web.fetch(site.url("/index")).text.split())
 
-        results = list(web.fetch_many(links(), concurrency=2))
+        results = list(web.fetch_many(links(), max_in_flight=2))
 
     assert sorted(result.final_url for result in results) == [site.url(f"/{number}") for number in (1, 2, 3)]
 
@@ -98,7 +98,7 @@ def test_many_may_be_left_early(site: Site) -> None:
     site.page("/*", "x")
 
     with blocking(**UNPACED, concurrency=2, respect_robots=False) as web:
-        results = web.fetch_many([site.url("/slow"), *(site.url(f"/{number}") for number in range(5))], concurrency=2)
+        results = web.fetch_many([site.url("/slow"), *(site.url(f"/{number}") for number in range(5))], max_in_flight=2)
         assert next(results).ok
         results.close()
         assert web.fetch(site.url("/after")).ok
@@ -134,7 +134,7 @@ def test_a_batch_whose_client_is_closed_under_it_is_told(site: Site) -> None:
     """Issue 4, 1"""
     site.page("/*", "x")
     web = blocking(**UNPACED)
-    results = web.fetch_many([site.url(f"/{number}") for number in range(3)], concurrency=1)
+    results = web.fetch_many([site.url(f"/{number}") for number in range(3)], max_in_flight=1)
 
     assert next(results).ok
     web.close()

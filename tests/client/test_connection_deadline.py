@@ -14,7 +14,7 @@ from tests.support.site import Site, hang
 async def test_a_deadline_longer_than_the_timeout_holds_while_all_connections_are_in_use(site: Site) -> None:
     """U5, N9: what waits for a connection is not sent after its deadline, nor does it end long after it"""
     site.on("/*", lambda visit: hang())
-    quick = {**UNPACED, "clock": None, "connections": 1, "timeout": 1.0, "max_retries": 0, "respect_robots": False}
+    quick = {**UNPACED, "clock": None, "max_in_flight": 1, "timeout": 1.0, "max_retries": 0, "respect_robots": False}
 
     async with client(**quick) as asking:
         first = asyncio.ensure_future(asking.fetch(site.url("/")))

@@ -136,7 +136,7 @@ async def test_no_connection_by_the_deadline_is_no_fault_of_a_site_that_was_not_
     site.page("/", "x", host="127.0.0.2")
     url = site.url("/", host="127.0.0.2")
 
-    async with client(clock=None, **UNPACED, respect_robots=False, connections=1) as web:
+    async with client(clock=None, **UNPACED, respect_robots=False, max_in_flight=1) as web:
         first = asyncio.ensure_future(web.fetch(site.url("/hang")))
         await until(lambda: site.count("/hang"))
         with ends_within(10):
@@ -163,7 +163,7 @@ async def test_a_request_that_waits_for_a_connection_keeps_its_place(site: Site,
     url = site.url("/", host="127.0.0.2")
     settings: dict[str, Any] = {**UNPACED, "timeout": 0.4, "robots_timeout": 0.4, "min_speed": 0}
 
-    async with client(clock=clock, connections=1, respect_robots=False, **settings) as web:
+    async with client(clock=clock, max_in_flight=1, respect_robots=False, **settings) as web:
         others = asyncio.ensure_future(web.download(site.url("/long"), tmp_path / "long"))
         await until(lambda: site.count("/long"))
         waiting = asyncio.ensure_future(web.fetch(url))

@@ -18,6 +18,7 @@ from tests.client.fetching import AGENT, DAWN, TICK, UNPACED, client, host_of
 from tests.support.site import (
     Reply,
     Site,
+    hang,
     later,
 )
 from tests.support.snapshot import Snapshot
@@ -99,6 +100,60 @@ async def test_a_status_that_says_no_is_a_result_and_is_not_asked_for_again(site
     with pytest.raises(BadStatus) as caught:
         result.raise_for_reason()
     assert (caught.value.status, caught.value.url) == (status, site.url("/"))
+
+
+@pytest.mark.parametrize(
+    ("path", "params", "target"),
+    [
+        ("/a", {"q": "a b&c", "page": 2}, "/a?q=a+b%26c&page=2"),
+        ("/a?x=1#end", [("y", True), ("y", None), ("y", 0.5)], "/a?x=1&y=true&y=0.5"),
+        ("/a", {"tag": ["one", "two"], "none": None}, "/a?tag=one&tag=two"),
+        ("/a?", {"ü": "é"}, "/a?%C3%BC=%C3%A9"),
+        ("/a", {}, "/a"),
+    ],
+)
+async def test_parameters_are_added_to_the_query(site: Site, path: str, params: Any, target: str) -> None:
+    """Issue 18, 4: as users of requests expect"""
+    site.page("/a", "x")
+
+    async with client(respect_robots=False) as web:
+        await web.fetch(site.url(path), params=params)
+
+    assert [visit.target for visit in site.visits()] == [target]
+
+
+async def test_json_goes_and_comes_as_users_of_requests_expect(site: Site) -> None:
+    """Issue 18, 4"""
+    site.on("/", lambda visit: Reply(200, b'{"got": ' + visit.body + b"}", {"Content-Type": "application/json"}))
+    site.reply("/odd", Reply(200, "[" * 200_000))
+
+    async with client(respect_robots=False, **UNPACED) as web:
+        posted = await web.fetch(site.url("/"), json={"name": "é"})
+        put = await web.fetch(site.url("/"), method="put", json=[1], headers={"Content-Type": "application/ld+json"})
+        odd = await web.fetch(site.url("/odd"))
+
+    assert posted.json() == {"got": {"name": "é"}}
+    assert (posted.status_code, posted.content, posted.raise_for_status()) == (200, posted.body, posted)
+    assert put.json() == {"got": [1]}
+    assert [(visit.method, visit.header("Content-Type")) for visit in site.visits()] == [
+        ("POST", "application/json"), ("PUT", "application/ld+json"), ("GET", None),
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="nested"):
+        odd.json()
+
+
+@pytest.mark.parametrize(("setting", "timeout"), [(30.0, 0.05), (0.05, 30.0)], ids=["shorter", "longer"])
+async def test_a_timeout_is_of_each_attempt_of_one_fetch(site: Site, setting: float, timeout: float) -> None:
+    """N9, issue 18, 4: shorter than the setting or longer"""
+    site.reply("/", hang() if timeout < setting else Reply(200, "x", wait=0.2))
+
+    async with client(
+        clock=None, timeout=setting, respect_robots=False, max_retries=1, retry_delay=0, **UNPACED
+    ) as web:
+        result = await web.fetch(site.url("/"), timeout=timeout)
+
+    assert (result.ok, result.reason) == ((True, None) if timeout > setting else (False, Reason.TIMEOUT))
+    assert site.count("/") == (1 if timeout > setting else 2)
 
 
 async def test_a_body_of_an_error_page_is_there_to_be_read(site: Site, snapshot: Snapshot) -> None:

@@ -113,7 +113,7 @@ async def test_all_connections_in_use_is_told_with_one_advice(site: Site, snapsh
         (lambda: DomainDailyBudgetManager({"x.org": 2}, store="memory:"), "policies = "),  # type: ignore[arg-type]
         (lambda: AsyncClient(deadline=-1, store="memory:", cache=False), "deadline = -1"),
         (lambda: AsyncClient(max_retries=-1), "max_retries = -1 .* 0"),
-        (lambda: AsyncClient(connections=0), "connections = 0 .* 1"),
+        (lambda: AsyncClient(max_in_flight=0), "max_in_flight = 0 .* 1"),
         (lambda: AsyncClient(stale_if_error=-1), "stale_if_error = -1 .* 0"),
         (lambda: AsyncClient(cache_mode="ofline"), "cache_mode = 'ofline'"),  # type: ignore[arg-type]
         (lambda: AsyncClient(proxy="127.0.0.1:3128"), "proxy = '127.0.0.1:3128'"),
@@ -224,7 +224,10 @@ async def test_a_wrong_argument_is_shown_without_its_secrets(kind: Callable[[str
         ("verfy", "verify"),
         ("deadlin", "deadline"),
         ("stale_if_errors", "stale_if_error"),
-        ("conections", "connections"),
+        ("max_inflight", "max_in_flight"),
+        ("connections", "max_in_flight"),
+        ("rate", "qps"),
+        ("follow_redirects", "max_redirects"),
         ("proxies", "proxy"),
         ("user_agnet", "user_agent"),
         ("max_request_per_day", "max_requests_per_day"),
@@ -240,6 +243,18 @@ async def test_a_misspelt_argument_is_told_with_the_one_that_was_meant(
         AsyncClient(**misspelt)
 
     snapshot(str(caught.value))
+
+
+@pytest.mark.parametrize(("name", "meant"), [("concurrency", "max_in_flight"), ("data", "body")])
+async def test_a_wrong_option_of_a_batch_is_told_before_anything_is_sent(site: Site, name: str, meant: str) -> None:
+    """U6"""
+    wrong: dict[str, Any] = {name: 1}
+
+    async with client() as web:
+        with pytest.raises(PolicyError, match=rf"{name} .* {meant}\?"):
+            await anext(web.fetch_many([site.url("/")], **wrong))
+
+    assert site.connections == 0
 
 
 async def test_one_that_is_like_none_is_told_where_all_are_listed(snapshot: Snapshot) -> None:
@@ -266,9 +281,27 @@ async def test_one_that_is_like_none_is_told_where_all_are_listed(snapshot: Snap
         ({"idempotent": "x"}, "idempotent = 'x'"),
         ({"headers": {"X-Count": 1}}, "header 'X-Count'"),
         ({"headers": ["X-Count"]}, "headers = 'list'"),
-        ({"method": None}, "method = None"),
+        ({"method": 3}, "method = 3"),
+        ({"json": {1: object()}}, "json = dict"),
+        ({"json": 1, "body": b"1"}, "json and body"),
+        ({"params": 5}, "params = 'int'"),
+        ({"timeout": 0}, "timeout = 0 .* 0"),
     ],
-    ids=["body", "text", "nan", "inf", "true", "idempotent", "header", "headers", "method"],
+    ids=[
+        "body",
+        "text",
+        "nan",
+        "inf",
+        "true",
+        "idempotent",
+        "header",
+        "headers",
+        "method",
+        "json",
+        "two",
+        "params",
+        "timeout",
+    ],
 )
 async def test_a_mistake_of_the_callers_is_never_laid_at_the_hosts_door(
     site: Site, options: dict[str, Any], shown: str, snapshot: Snapshot

@@ -44,7 +44,7 @@ def settings(store: object) -> dict[str, Any]:
 def start(path: Path, site: Site, pages: int, name: str = "x") -> Process[str]:
     """A process that requests some pages, one after the other."""
     urls = [[site.url(f"/{name}/{number}") for number in range(pages)]]
-    task = json.dumps({"settings": settings(f"sqlite:///{path}"), "urls": urls, "concurrency": 1})
+    task = json.dumps({"settings": settings(f"sqlite:///{path}"), "urls": urls, "max_in_flight": 1})
     return Process("tests.client.worker", task, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 

@@ -29,9 +29,9 @@ def settings(tmp_path: Path) -> dict[str, Any]:
 
 
 def start(
-    settings: dict[str, Any], urls: Sequence[Sequence[str]], concurrency: int = 1000, *, inherited: bool = False
+    settings: dict[str, Any], urls: Sequence[Sequence[str]], max_in_flight: int = 1000, *, inherited: bool = False
 ) -> Process[str]:
-    task = json.dumps({"settings": settings, "urls": urls, "concurrency": concurrency, "inherited": inherited})
+    task = json.dumps({"settings": settings, "urls": urls, "max_in_flight": max_in_flight, "inherited": inherited})
     return Process(
         "tests.client.worker", task,
         text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
@@ -39,10 +39,10 @@ def start(
 
 
 def run(
-    settings: dict[str, Any], urls: Sequence[Sequence[str]], concurrency: int = 1000, *, inherited: bool = False
+    settings: dict[str, Any], urls: Sequence[Sequence[str]], max_in_flight: int = 1000, *, inherited: bool = False
 ) -> list[list[dict[str, Any]]]:
     """Let a process fetch each list of URLs, all at once; what came of them."""
-    process = start(settings, urls, concurrency, inherited=inherited)
+    process = start(settings, urls, max_in_flight, inherited=inherited)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert err == ""
@@ -135,8 +135,8 @@ def test_a_later_process_knows_what_an_earlier_one_has_learned(site: Site, setti
     site.reply("/open", Reply(body="x"))
     site.reply("/block", Reply(403))
 
-    first = run(settings, [[site.url("/open"), site.url("/block")]], concurrency=1)
-    second = run(settings, [[site.url("/private"), site.url("/open")]], concurrency=1)
+    first = run(settings, [[site.url("/open"), site.url("/block")]], max_in_flight=1)
+    second = run(settings, [[site.url("/private"), site.url("/open")]], max_in_flight=1)
 
     assert [each["status"] for each in first[0]] == [200, 403]
     assert [each["reason"] for each in second[0]] == ["robots_disallowed", "circuit_open"]
@@ -151,7 +151,7 @@ def test_killed_processes_never_overrun_the_budget(site: Site, settings: dict[st
 
     for number in range(3):
         seen = site.count()
-        victim = start(settings, [[site.url(f"/{number}/{page}") for page in range(400)]], concurrency=5)
+        victim = start(settings, [[site.url(f"/{number}/{page}") for page in range(400)]], max_in_flight=5)
         most = dice.randint(1, 25)  # requests until it is killed
         block_until(lambda: site.count() >= seen + most or victim.poll() is not None)  # noqa: B023
         kill(victim)

@@ -257,7 +257,7 @@ async def test_many_may_be_endless_and_what_is_not_wanted_any_more_is_given_back
             number += 1
 
     async with client(**UNPACED) as web:
-        results = web.fetch_many(numbers(), concurrency=4)
+        results = web.fetch_many(numbers(), max_in_flight=4)
         got = [await anext(results) for _ in range(3)]
         await results.aclose()
 

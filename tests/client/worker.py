@@ -16,12 +16,12 @@ from typing import Any
 from curtsy.client import AsyncClient
 
 
-async def fetch_all(client: AsyncClient, urls: list[str], concurrency: int) -> list[dict[str, Any]]:
+async def fetch_all(client: AsyncClient, urls: list[str], max_in_flight: int) -> list[dict[str, Any]]:
     """What came of each URL."""
     async with client:
         return [
             {"url": result.url, "ok": result.ok, "reason": result.reason, "status": result.status}
-            async for result in client.fetch_many(urls, concurrency=concurrency)
+            async for result in client.fetch_many(urls, max_in_flight=max_in_flight)
         ]
 
 
@@ -33,7 +33,7 @@ def main() -> None:
     for urls in task["urls"]:
         child = os.fork()
         if not child:
-            results = asyncio.run(fetch_all(client or AsyncClient(**task["settings"]), urls, task["concurrency"]))
+            results = asyncio.run(fetch_all(client or AsyncClient(**task["settings"]), urls, task["max_in_flight"]))
             os.write(1, json.dumps(results).encode() + b"\n")
             os._exit(0)
         children.append(child)

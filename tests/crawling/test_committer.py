@@ -113,7 +113,8 @@ async def test_an_output_that_was_cut_is_mended_to_where_it_was_resumed(tmp_path
     frontier = Full(concurrency=None)
     await frontier.add(Found(urls))
     *first, last = [
-        Finished(claimed, Done(), page=page(url=claimed.url, text="x" * size)) for claimed in await frontier.claim(5)
+        Finished(claimed, Done(), page=page(url=claimed.url, main_text="x" * size))
+        for claimed in await frontier.claim(5)
     ]
     committer = Committer(frontier, [open_output(str(file))])
     await committer.open({})

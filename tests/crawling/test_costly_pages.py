@@ -153,7 +153,7 @@ async def test_pages_that_wait_to_be_read_do_not_outlive_the_time_of_a_crawl(sit
     paths = [f"/{number}" for number in range(12)]
     for path in paths:
         site.reply(path, typed(body))
-    given = {**QUICK, **BIG, "max_time": 0.5, "text": "plain", "max_concurrent": 12}
+    given = {**QUICK, **BIG, "max_time": 0.5, "main_text": "plain", "max_in_flight": 12}
 
     async with acrawl([site.url(path) for path in paths], **given) as crawl:
         summary = await crawl.run()

@@ -50,7 +50,7 @@ async def test_a_page_says_all_that_is_known_of_it(site: Site) -> None:
     site.page("/", html("/next", head=head, title="Front  page"), headers={"Content-Usage": "train-ai=n"})
     site.page("/next", html())
 
-    async with acrawl(site.url("/"), text="plain", **QUICK) as crawl:
+    async with acrawl(site.url("/"), main_text="plain", **QUICK) as crawl:
         pages = [page async for page in crawl]
 
     first, second = pages
@@ -109,7 +109,7 @@ async def test_depth_patterns_and_a_number_of_pages_bound_it(site: Site) -> None
     """Issue 5, Q9"""
     graph(site, {"/": ["/a/1", "/b/1"], "/a/1": ["/a/2"], "/a/2": ["/a/3"], "/a/3": [], "/b/1": []})
 
-    shallow, _ = await crawled(site, depth=1)
+    shallow, _ = await crawled(site, max_depth=1)
     matching, _ = await crawled(site, match="/a/")
     without, _ = await crawled(site, skip=["/a/2", "/b/"])
     site.clear()
@@ -572,13 +572,18 @@ def test_a_blocking_crawl_can_be_run_for_its_outputs(site: Site, tmp_path: Path)
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"depth": -1}, "depth"),
-        ({"max_concurrent": 0}, "max_concurrent"),
+        ({"max_depth": -1}, "max_depth"),
+        ({"max_in_flight": 0}, "max_in_flight"),
         ({"scope": "galaxy"}, "scope"),
         ({"scope": "domains"}, "domains"),
         ({"match": "("}, r"\("),
         ({"patience": -1}, "patience"),
         ({"max_page": 3}, "max_pages"),
+        ({"limit": 3}, r"max_pages\?"),
+        ({"depth": 3}, r"max_depth\?"),
+        ({"text": "plain"}, r"main_text\?"),
+        ({"max_concurrent": 3}, r"max_in_flight\?"),
+        ({"main_text": "none"}, "main_text = 'none'"),
         ({"max_request_per_day": 3}, "max_requests_per_day"),
         ({"job": "no/../such name?", "store": None} | {"job": "a b"}, "a b"),
     ],

@@ -204,7 +204,7 @@ async def test_a_missing_text_reader_is_said_before_anything_is_asked(
     monkeypatch.setitem(sys.modules, "trafilatura", None)
 
     with pytest.raises(PolicyError, match="trafilatura"):
-        acrawl(site.url("/"), text="trafilatura", **QUICK)
+        acrawl(site.url("/"), main_text="trafilatura", **QUICK)
 
     assert site.count() == 0
 
@@ -228,7 +228,7 @@ async def test_a_link_that_was_too_deep_is_followed_from_a_page_further_up(site:
     graph(site, {"/": ["/a", "/b"], "/b": ["/c"], "/c": ["/x", "/y"], "/x": []})
     site.reply("/a", typed(html("/x"), wait=0.3))
 
-    paths, done = await crawled(site, depth=2)
+    paths, done = await crawled(site, max_depth=2)
 
     assert sorted(paths) == ["/", "/a", "/b", "/c", "/x"]
     assert done.totals.left_out == {"too_deep": 2}
@@ -238,7 +238,7 @@ async def test_a_page_that_links_to_itself_is_not_left_out_by_that(site: Site) -
     """U14: the numbers of a summary add up"""
     graph(site, {"/": ["/", "/a"]})
 
-    paths, done = await crawled(site, depth=0)
+    paths, done = await crawled(site, max_depth=0)
 
     assert paths == ["/"]
     assert done.summary is not None
@@ -264,7 +264,7 @@ async def test_all_that_is_downloaded_counts_against_the_bytes(site: Site) -> No
     for number in range(30):
         site.page(f"/{number}", html(head='<meta name="robots" content="noindex">', text="x" * 100_000))
 
-    _, done = await crawled(site, max_bytes=500_000, max_concurrent=1)
+    _, done = await crawled(site, max_bytes=500_000, max_in_flight=1)
 
     assert done.summary is not None
     assert done.summary.ended == "max_bytes"
@@ -428,7 +428,7 @@ async def test_pages_that_wait_to_be_asked_for_again_hold_up_no_other_under_a_ra
     graph(site, {"/": ["/a", "/b"], "/a": [], "/b": []}, "127.0.0.1")
     seeds = [site.url("/", host=host) for host in (*hosts, "127.0.0.1")]
 
-    async with acrawl(seeds, max_concurrent=2, retry_delay=300.0, **FEW) as crawl:
+    async with acrawl(seeds, max_in_flight=2, retry_delay=300.0, **FEW) as crawl:
         running = asyncio.ensure_future(crawl.run())
         await until(lambda: site.count(host="127.0.0.1") == 4)
         crawl.stop()

@@ -81,7 +81,7 @@ async def test_broken_pages_and_odd_encodings_are_read_as_far_as_they_go(site: S
     for path in ("/end", "/from-broken", "/two", "/deep", "/nul2"):
         site.page(path, html())
 
-    paths, _ = await crawled(site, text="plain")
+    paths, _ = await crawled(site, main_text="plain")
 
     assert sorted(paths) == sorted(["/", *ODD_PAGES, "/end", "/from-broken", "/two", "/deep", "/nul2"])
     assert site.count("/no") == 0
@@ -132,7 +132,7 @@ async def test_a_web_of_many_manners_is_crawled_by_every_rule(site: Site) -> Non
 async def test_a_host_with_very_many_pages_holds_up_no_other(site: Site) -> None:
     """F61: the small ones are done when their own pauses allow, though the large one was listed first"""
     large, small = "127.0.2.1", [f"127.0.2.{number}" for number in range(2, 22)]
-    given = polite(scope="host", store=None, preset=None, max_concurrent=4, max_pages_per_day=0, max_requests_per_day=0)
+    given = polite(scope="host", store=None, preset=None, max_in_flight=4, max_pages_per_day=0, max_requests_per_day=0)
     clock: FakeClock = given["clock"]
     last: dict[str, float] = {}
 
@@ -274,7 +274,7 @@ def test_on_a_full_disk_it_pauses_and_goes_on_when_there_is_room(site: Site, tmp
         **QUICK,
         "seeds": site.url("/"),
         "outputs": [str(output)],
-        "max_concurrent": 4,
+        "max_in_flight": 4,
         "job": str(tmp_path / "job"),
     }
     words, pipe = (textwrap.dedent(PROGRAM), json.dumps(options), "40000", room), subprocess.PIPE
@@ -403,7 +403,8 @@ def test_a_crawl_puts_no_host_off_where_few_files_may_be_open(site: Site, tmp_pa
 
         async def main(folder, *urls):
             resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-            settings = dict(preset="own", allow_private=True, concurrency=None, depth=0, cache=f"{folder}/pages.sqlite")
+            settings = dict(preset="own", allow_private=True, concurrency=None, max_depth=0)
+            settings["cache"] = f"{folder}/pages.sqlite"
             settings |= dict(store=f"sqlite:///{folder}/state.sqlite", job=f"{folder}/job")
             async with acrawl(urls, **settings, user_agent="testbot/1.0 (+https://example.org)") as run:
                 print(len([page async for page in run]), run.summary.ended)

@@ -67,7 +67,7 @@ async def pages_of_honest(
 ) -> int:
     """Crawl until the honest host was asked so often; the requests of all others till then."""
     sender = HttpSender(resolver=Names() if names is None else names)
-    given = {"max_concurrent": 16} | given
+    given = {"max_in_flight": 16} | given
     async with acrawl(seeds, **PATIENT, scope="host", sender=sender, **given) as crawl:
         running = asyncio.ensure_future(crawl.run())
         await until(lambda: site.count(host=HONEST) >= enough)
@@ -128,7 +128,7 @@ async def test_a_domain_that_never_answers_leaves_a_place_at_its_address_to_a_ne
     site.url("/", host="127.0.0.3")
     seeds = [chain(site), site.url("/p/0", host=THIRD), *crowd(site, "subdomains")[:100]]
 
-    await pages_of_honest(site, seeds, 50, names=Names("127.0.0.1"), max_concurrent=places)
+    await pages_of_honest(site, seeds, 50, names=Names("127.0.0.1"), max_in_flight=places)
 
     crowded = site.count() - site.count(host=HONEST) - site.count(host=THIRD)
     assert crowded <= max(1, places // 4)
@@ -141,7 +141,7 @@ async def test_a_domain_or_an_address_that_is_alone_has_all_places(site: Site, k
     seeds = crowd(site, kind)[:100]
     sender = HttpSender(resolver=Names())
 
-    async with acrawl(seeds, **PATIENT, scope="host", sender=sender, max_concurrent=16) as crawl:
+    async with acrawl(seeds, **PATIENT, scope="host", sender=sender, max_in_flight=16) as crawl:
         running = asyncio.ensure_future(crawl.run())
         await until(lambda: site.count() == 16)
         crawl.stop()
@@ -171,7 +171,7 @@ async def test_hosts_that_are_asked_again_at_once_hold_no_more_than_a_quarter_of
     seeds = [*crowd(site, kind)[:40], chain(site)]
     sender = HttpSender(resolver=Names())
 
-    async with acrawl(seeds, **PATIENT, scope="host", sender=sender, max_concurrent=16) as crawl:
+    async with acrawl(seeds, **PATIENT, scope="host", sender=sender, max_in_flight=16) as crawl:
         running = asyncio.ensure_future(crawl.run())
         await until(lambda: len(held) >= 4)
         await until(steady(lambda: len(held)), every=1.0)
@@ -206,7 +206,7 @@ async def test_hosts_whose_names_are_looked_up_slowly_hold_no_more_than_a_quarte
     seeds = [*crowd(site, "domains")[:40], chain(site)]
     sender = HttpSender(resolver=SlowNames(3 * GLANCE))
 
-    async with acrawl(seeds, **PATIENT, scope="host", sender=sender, max_concurrent=16) as crawl:
+    async with acrawl(seeds, **PATIENT, scope="host", sender=sender, max_in_flight=16) as crawl:
         running = asyncio.ensure_future(crawl.run())
         await until(lambda: site.count() - site.count(host=HONEST) >= 4)
         before = site.count(host=HONEST)
@@ -234,7 +234,7 @@ async def test_names_that_are_looked_up_slowly_and_in_vain_fail_once(site: Site)
     seeds = [site.url("/", host=f"h{number}.{number}-nowhere.test") for number in range(8)]
     sender = HttpSender(resolver=SlowNames(2 * GLANCE))
 
-    async with acrawl(seeds, **PATIENT, scope="host", sender=sender, max_concurrent=16, max_retries=0) as crawl:
+    async with acrawl(seeds, **PATIENT, scope="host", sender=sender, max_in_flight=16, max_retries=0) as crawl:
         summary = await crawl.run()
 
     assert (summary.ended, summary.totals.failed) == ("done", {"dns_error": 8})
@@ -282,7 +282,7 @@ async def test_the_address_of_a_host_is_looked_up_once_not_for_each_page(site: S
         site.reply(f"/{number}", Reply(body=html(), headers={"Content-Type": "text/html"}))
     sender = CountingSender(resolver=Names())
 
-    async with acrawl(site.url("/", host=HONEST), **PATIENT, scope="host", sender=sender, max_concurrent=8) as crawl:
+    async with acrawl(site.url("/", host=HONEST), **PATIENT, scope="host", sender=sender, max_in_flight=8) as crawl:
         summary = await crawl.run()
 
     assert summary.fetched == 61

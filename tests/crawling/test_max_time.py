@@ -61,7 +61,7 @@ def no_awaited_seed(site: Site, stack: ExitStack) -> dict[str, Any]:
 
 
 def endless_seeds(site: Site, stack: ExitStack) -> dict[str, Any]:
-    return {"seeds": (site.url(f"/{number}") for number in itertools.count()), "max_concurrent": 2}
+    return {"seeds": (site.url(f"/{number}") for number in itertools.count()), "max_in_flight": 2}
 
 
 def hanging_robots(site: Site, stack: ExitStack) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def hanging_page(site: Site, stack: ExitStack) -> dict[str, Any]:
 def endless_sitemaps(site: Site, stack: ExitStack) -> dict[str, Any]:
     site.on("/map/*", lambda visit: Reply(body=index(*(site.url(f"{visit.path}{n}") for n in range(9))), wait=0.05))
     site.reply("/sitemap.xml", Reply(body=index(site.url("/map/"))))
-    return {"sitemaps": True, "max_concurrent": 1}
+    return {"sitemaps": True, "max_in_flight": 1}
 
 
 def dripping_sitemap(site: Site, stack: ExitStack) -> dict[str, Any]:

@@ -177,7 +177,7 @@ def test_what_a_pipe_does_not_take_is_pending_and_goes_first() -> None:
     end, start = os.pipe()
     output = JsonLines(f"/dev/fd/{start}")
     output.open(None)
-    given = [page(number, b"x", text="y" * 30_000) for number in range(5)]
+    given = [page(number, b"x", main_text="y" * 30_000) for number in range(5)]
     for each in given:
         output.page(each)
     refused = 0

@@ -165,7 +165,7 @@ def test_parquet_has_the_documented_schema(body: Any, bucket: Bucket, tmp_path: 
     assert (row["url"], row["status"], row["links"]) == (given.url, 200, list(given.links))
     assert row["fetched_at"].isoformat() == "2026-11-15T08:00:00.123000+00:00"
     assert dict(row["headers"])["server"] == "a-server"
-    assert row.get("body", row.get("body_bytes")) == {"none": None, "text": "<p>hi", "base64": b"<p>\xff"}[body]
+    assert row.get("text", row.get("body_bytes")) == {"none": None, "text": "<p>hi", "base64": b"<p>\xff"}[body]
     documented = Path(__file__).parents[2].joinpath("docs/reference/crawl-output.md").read_text()
     assert [field.name for field in table.schema if f"| `{field.name}` |" not in documented] == []
 
@@ -367,7 +367,7 @@ def kill_again_and_again(
     pages, dice = each * kills, random.Random(f"{ending} {kills}")
     build(site, "fan", pages)
     options: dict[str, Any] = {
-        **QUICK, "seeds": site.url("/page/0"), "job": str(folder / "docs"), "max_concurrent": IN_FLIGHT,
+        **QUICK, "seeds": site.url("/page/0"), "job": str(folder / "docs"), "max_in_flight": IN_FLIGHT,
         "outputs": [{"text": f"{bucket.url}/pages.{ending}", "part_size": 4000}], **more,
     }  # fmt: skip
     killed = 0
@@ -403,7 +403,7 @@ def test_durable_a_page_is_done_only_when_it_is_stored(site: Site, tmp_path: Pat
     bucket = Bucket(f"file://{tmp_path}/stored", {})
     build(site, "fan", 60)
     options: dict[str, Any] = {
-        **QUICK, "seeds": site.url("/page/0"), "job": str(tmp_path / "docs"), "max_concurrent": IN_FLIGHT,
+        **QUICK, "seeds": site.url("/page/0"), "job": str(tmp_path / "docs"), "max_in_flight": IN_FLIGHT,
         "outputs": [{"text": f"{bucket.url}/pages.jsonl"}], "durable": True,
     }  # fmt: skip
     assert CrawlProcess(**options).kill_when(lambda: len(bucket.names) > 2)

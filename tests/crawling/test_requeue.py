@@ -66,13 +66,13 @@ async def test_failed_urls_are_fetched_again_at_their_depth(site: Site, tmp_path
     build(site, "fan", 4)
     site.script("/page/2", [Reply(404), Reply(body=html("/page/99"), headers={"Content-Type": "text/html"})])
     site.reply("/page/3", Reply(404))
-    first = await run(site, tmp_path / "job", tmp_path / "pages.jsonl", depth=1)
+    first = await run(site, tmp_path / "job", tmp_path / "pages.jsonl", max_depth=1)
     assert first.failed == 2
 
     count = requeue_in_folder(
         tmp_path / "job", Requeue(reasons=frozenset({"http_status 404"}), pattern=re.compile("/page/2$"))
     )
-    summary = await run(site, tmp_path / "job", tmp_path / "pages.jsonl", depth=1)
+    summary = await run(site, tmp_path / "job", tmp_path / "pages.jsonl", max_depth=1)
 
     assert count == 1
     assert (summary.fetched, summary.failed) == (3, 1)

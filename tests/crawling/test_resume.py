@@ -75,7 +75,7 @@ def kill_again_and_again(site: Site, folder: Path, shape: str, pages: int, kills
     output = folder / "pages.jsonl"
     options: dict[str, Any] = {
         **QUICK, "seeds": site.url("/page/0"), "job": str(folder / "job"), "outputs": [str(output)],
-        "max_concurrent": IN_FLIGHT,
+        "max_in_flight": IN_FLIGHT,
     }  # fmt: skip
     if shape in SOURCES:
         site.on("/page/*", lambda visit: Reply(body=html(), headers={"Content-Type": "text/html"}))
@@ -120,7 +120,7 @@ async def test_stopped_in_the_middle_it_goes_on(site: Site, tmp_path: Path) -> N
     job = tmp_path / "job"
 
     first = []
-    async with acrawl(site.url("/page/0"), job=job, max_concurrent=IN_FLIGHT, **QUICK) as crawl:
+    async with acrawl(site.url("/page/0"), job=job, max_in_flight=IN_FLIGHT, **QUICK) as crawl:
         async for page in crawl:
             first.append(page.url)
             if len(first) == 30:
@@ -206,7 +206,7 @@ async def test_a_changed_scope_is_said(
     with caplog.at_level(logging.WARNING, "curtsy"):
         await crawled(site, job=job)
         silent = [record for record in caplog.records if record.name == "curtsy.crawl"]
-        await crawled(site, job=job, depth=1)
+        await crawled(site, job=job, max_depth=1)
 
     assert not silent
     [told] = [record.getMessage() for record in caplog.records if record.name == "curtsy.crawl"]
@@ -242,7 +242,7 @@ async def test_a_job_is_not_gone_on_with_from_where_it_never_was(
     [
         (["127.0.0.1/docs/"], {}),
         (["127.0.0.1/docs/deeper/"], {}),
-        (["127.0.0.1/docs/a.pdf"], {"depth": 0}),
+        (["127.0.0.1/docs/a.pdf"], {"max_depth": 0}),
         (["127.0.0.1/docs/", "127.0.0.2/"], {}),
         (["127.0.0.2/"], {"restart": True}),
     ],

@@ -50,7 +50,7 @@ def scopes(draw: st.DrawFn) -> tuple[list[str], Scope]:
         domains=draw(st.lists(hosts, min_size=1, max_size=2)),
         match=draw(st.lists(st.sampled_from(["/docs/", r"\d$", "q="]), max_size=2)),
         skip=draw(st.lists(st.sampled_from(["/login", "docs2"]), max_size=1)),
-        depth=draw(st.none() | st.integers(0, 3)),
+        max_depth=draw(st.none() | st.integers(0, 3)),
         files=draw(st.sampled_from(["pages", "all", [".pdf"]])),
     )
     return seeds, scope
@@ -142,7 +142,7 @@ def test_skip_wins_over_match_and_one_match_is_enough() -> None:
 
 def test_no_more_links_than_the_depth_lead_to_a_page() -> None:
     """Issue 5"""
-    scope = around("any", "https://example.org/", depth=2)
+    scope = around("any", "https://example.org/", max_depth=2)
 
     assert [scope.refuses("https://example.org/x", depth) for depth in (0, 2, 3)] == [None, None, "too_deep"]
 
@@ -286,7 +286,7 @@ def test_a_redirect_out_of_a_prefix_opens_one_page_and_not_the_host() -> None:
 
 def test_a_changed_scope_is_said(snapshot: Snapshot) -> None:
     """Issue 5: "a changed scope is said" """
-    old = around("site", "https://example.org/", match="/a/", depth=3)
+    old = around("site", "https://example.org/", match="/a/", max_depth=3)
     new = around("site", "https://example.net/", match="/b/", skip="/c/", domains="cdn.test", files="all")
 
     changes = new.changes(old.as_plain())
@@ -329,7 +329,7 @@ def test_a_scope_is_described_in_one_line(snapshot: Snapshot) -> None:
         "https://a.test/",
         match=["/x", "/y"],
         skip="z",
-        depth=1,
+        max_depth=1,
         domains="c.test",
         files="pdf",
     )
@@ -378,8 +378,8 @@ def test_an_explanation_shows_no_secret() -> None:
         ({"skip": "*.pdf"}, "skip[0] = '*.pdf'"),
         ({"kind": "galaxy"}, "kind = 'galaxy'"),
         ({"kind": "domains"}, "domains = ()"),
-        ({"depth": -1}, "depth = -1"),
-        ({"depth": True}, "depth = True"),
+        ({"max_depth": -1}, "max_depth = -1"),
+        ({"max_depth": True}, "max_depth = True"),
         ({"domains": ["https://example.org/"]}, "domain = 'https://example.org/'"),
         ({"files": [".p/df"]}, "files: '.p/df'"),
     ],

@@ -390,7 +390,7 @@ async def test_a_site_that_is_alone_is_never_put_back_as_if_others_wanted_its_sl
     site.on("/robots.txt", lambda _: Reply(body="User-agent: *\nDisallow: /private/\n"))
     seeds = [site.url("/page/0")]
     with RedisServer() as server, Lateness() as late:
-        given: dict[str, Any] = {**QUICK, "store": server.url, "max_concurrent": 16, "concurrency": 16}
+        given: dict[str, Any] = {**QUICK, "store": server.url, "max_in_flight": 16, "concurrency": 16}
         async with acrawl(seeds, **given, job=tmp_path / "shared") as crawl:
             summary = await crawl.run()
 

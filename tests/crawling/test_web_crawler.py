@@ -30,7 +30,7 @@ async def test_a_page_is_fetched_and_read(site: Site) -> None:
         page = await web.crawl_page(site.url("/"))
 
     assert page is not None
-    assert (page.title, page.text, page.status, page.links) == ("Hello", "The text.", 200, (site.url("/a"),))
+    assert (page.title, page.main_text, page.status, page.links) == ("Hello", "The text.", 200, (site.url("/a"),))
     assert (page.url, page.final_url) == (site.url("/"), site.url("/"))
 
 

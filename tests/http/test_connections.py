@@ -398,7 +398,7 @@ def test_requests_wait_for_a_connection_where_few_files_may_be_open(site: Site) 
         async def main(url):
             resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
             settings = dict(preset="own", store="memory:", cache=False, allow_private=True, max_retries=0)
-            settings |= dict(concurrency=None, connections=1000, respect_robots=False)
+            settings |= dict(concurrency=None, max_in_flight=1000, respect_robots=False)
             async with AsyncClient(**settings, user_agent="testbot/1.0 (+https://example.org)") as web:
                 results = await asyncio.gather(*(web.fetch(f"{url}{number}") for number in range(120)))
                 print(collections.Counter(str(result.reason) for result in results))

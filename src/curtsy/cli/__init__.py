@@ -158,8 +158,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except click.UsageError as error:
         message = error.format_message().replace("a valid integer range", "a whole number")  # for "three"
         if isinstance(error, click.NoSuchOption):
-            hint = f" Did you mean {error.possibilities[0]}?" if error.possibilities else ""
-            message = f"there is no option {error.option_name}.{hint}"
+            message = f"there is no option {error.option_name}.{_hint(error)}"
         _say(message)
         if error.ctx is not None:
             print(f"Try: {error.ctx.command_path} --help", file=sys.stderr)
@@ -169,6 +168,22 @@ def _run(arguments: Sequence[str] | None) -> int:
         return Exit.ERROR
     except click.Abort:
         return Exit.INTERRUPTED
+
+
+def _hint(error: click.NoSuchOption) -> str:
+    """Return a suggestion for an unknown option: an option, by another word for it or its spelling, or a setting."""
+    from curtsy.core.setting import OTHER_NAMES
+    from curtsy.settings.general import keys
+
+    name = error.option_name.lstrip("-").replace("-", "_")
+    command = error.ctx.command if error.ctx is not None else cli
+    other = OTHER_NAMES.get(name, name)
+    option = f"--{other.replace('_', '-')}"
+    if any(option in each.opts for each in command.params):
+        return f" Did you mean {option}?"
+    if (key := keys().get(other)) is not None and key.variable:
+        return f" {other} is a setting: put it in a settings file, or set {key.variable}."
+    return f" Did you mean {error.possibilities[0]}?" if error.possibilities else ""
 
 
 def _say(message: str) -> None:

@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from copy import copy
 from importlib import import_module
 from typing import Any, Literal
 
@@ -14,6 +15,17 @@ from click.shell_completion import CompletionItem
 
 from curtsy.cli.context import GLOBAL_OPTIONS, CommandContext
 from curtsy.system.startup import raise_on_interrupt
+
+
+class OneName(click.Option):
+    """Option whose help shows its first name only. The others are accepted."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the line of the help."""
+        only = copy(self)
+        only.opts = self.opts[:1]
+        return click.Option.get_help_record(only, ctx)
+
 
 Examples = Sequence[tuple[str, str]]
 """Pairs of a command line and its description."""

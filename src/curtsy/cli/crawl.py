@@ -18,6 +18,7 @@ from curtsy.cli.command import (
     COOKIES,
     INPUT,
     NO_CACHE,
+    OneName,
     byte_count,
     command,
     duration,
@@ -96,7 +97,7 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
 @command(
     ("curtsy crawl https://example.org/ --max-pages 100 --out pages", "A hundred pages of a site, into a folder."),
     (
-        "curtsy crawl https://example.org/docs/ --scope prefix --jsonl docs.jsonl --text plain --job docs",
+        "curtsy crawl https://example.org/docs/ --scope prefix --jsonl docs.jsonl --main-text plain --job docs",
         "A part of a site, as JSON lines with the main text. The same command resumes it.",
     ),
     ("curtsy crawl https://example.org/ --dry-run", "Report what would be fetched; no page is requested."),
@@ -114,10 +115,10 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
 )
 @click.argument("urls", metavar="URL...", nargs=-1)
 @INPUT
-@click.option("--max-pages", "--limit", type=ONE, metavar="N", help="Pages at most, over all runs.")
-@click.option("--max-pages-per-host", "--limit-per-host", type=ONE, metavar="N", help="Pages of each host at most.")
+@click.option("--max-pages", "--limit", cls=OneName, type=ONE, metavar="N", help="Pages at most, over all runs.")
+@click.option("--max-pages-per-host", type=ONE, metavar="N", help="Pages of each host at most.")
 @click.option("--max-links-per-page", type=ONE, metavar="N", help="Links of a page at most (20000).")
-@click.option("--depth", type=ANY, metavar="N", help="Links between a given URL and a page, at most.")
+@click.option("--max-depth", type=ANY, metavar="N", help="Links between a given URL and a page, at most.")
 @click.option("--match", multiple=True, metavar="REGEX", help="Fetch only URLs that match; repeatable.")
 @click.option("--skip", multiple=True, metavar="REGEX", help="Skip URLs that match; repeatable.")
 @click.option(
@@ -128,7 +129,7 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
     "--domain", "domains", type=host_name, shell_complete=known_hosts, multiple=True, metavar="DOMAIN",
     help="Include this domain; repeatable.",
 )  # fmt: skip
-@click.option("--sitemaps", "--sitemap", is_flag=True, default=None, help="Read sitemaps for URLs.")
+@click.option("--sitemaps", is_flag=True, default=None, help="Read sitemaps for URLs.")
 @click.option("--max-sitemaps", type=ANY, metavar="N", help="Sitemaps of each site at most (1000).")
 @click.option("--files", multiple=True, metavar="TYPE", help="Also fetch files: .pdf, .csv … or all; repeatable.")
 @click.option("--out", metavar="DIR", help="Write each body as a file, with a .meta.json beside it.")
@@ -140,7 +141,7 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
     help="Add the body to JSON lines and Parquet: text or base64 (Parquet: bytes).",
 )  # fmt: skip
 @click.option(
-    "--text", type=click.Choice(["plain", "trafilatura"]), metavar="HOW",
+    "--main-text", type=click.Choice(["plain", "trafilatura"]), metavar="HOW",
     help="Extract the main text: plain or trafilatura.",
 )  # fmt: skip
 @click.option("--warc", metavar="FILE", help="Write a WARC archive, such as site.warc.gz.")
@@ -155,13 +156,11 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
     "--job", type=job_name, shell_complete=known_jobs, metavar="NAME",
     help="Save the state under a name or in ./FOLDER, to resume.",
 )  # fmt: skip
-@click.option("--restart", "--fresh", is_flag=True, help="Restart the job.")
+@click.option("--restart", is_flag=True, help="Restart the job.")
 @click.option("--max-time", type=duration, metavar="TIME", help="Stop after 90s, 10m, 2h.")
 @click.option("--max-bytes", type=byte_count, metavar="SIZE", help="Stop after this many bytes: 20M, 1.5G.")
 @click.option("--patience", type=duration, metavar="TIME", help="Stop if the next host is due later than this (10m).")
-@click.option(
-    "--max-concurrent", "--concurrency", type=ONE, metavar="N", help="Concurrent requests, over all hosts (64)."
-)
+@click.option("--max-in-flight", type=ONE, metavar="N", help="Concurrent requests, over all hosts (64).")
 @click.option(
     "--workers", type=worker_count, default=1, metavar="N", help="Processes that fetch; auto: one per core (1)."
 )
@@ -235,8 +234,8 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
     try:
         made = CrawlOptions(**options)
         Scope.around(
-            seeds.head, kind=made.scope, domains=made.domains, match=made.match, skip=made.skip, depth=made.depth,
-            files=made.files,
+            seeds.head, kind=made.scope, domains=made.domains, match=made.match, skip=made.skip,
+            max_depth=made.max_depth, files=made.files,
         )  # fmt: skip
     except PolicyError as error:
         raise click.UsageError(str(error)) from None

@@ -86,7 +86,7 @@ def get(
     if output is not None and len(wanted) > 1 and (output.is_file() or not output.exists()):
         raise click.UsageError(
             f"-o takes one page, and {len(wanted):,} URLs were given. Give one URL, or save all in a folder: "
-            "curtsy crawl URL... --depth 0 --out DIR."
+            "curtsy crawl URL... --max-depth 0 --out DIR."
         )
     request = {"method": "HEAD" if is_head else "GET", "headers": joined, "deadline": deadline}
     with _Target(output, is_raw=is_raw, is_head=is_head, is_json=is_json) as target:

@@ -340,7 +340,7 @@ def resuming(arguments: Sequence[str], *, higher: bool = False) -> str:
     """Return the command line that resumes a crawl: without --restart, and with a doubled limit if `higher`."""
     found: list[str] = []
     for each in arguments:
-        if each in ("--restart", "--fresh"):
+        if each == "--restart":
             continue
         name, _, value = each.partition("=")
         if higher and name in LIMIT_OPTIONS and value.isdecimal():

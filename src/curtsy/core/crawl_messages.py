@@ -75,7 +75,10 @@ _OUT_OF_SCOPE = {
         "it is outside {covers}",
         'Add a seed that is further up, or use the scope "host" (--scope host).',
     ),
-    "too_deep": ("it is more than {depth} links away from the seeds", "Raise depth (--depth) to fetch it too."),
+    "too_deep": (
+        "it is more than {max_depth} links away from the seeds",
+        "Raise max_depth (--max-depth) to fetch it too.",
+    ),
     "not_matched": ("it matches none of {match}", "Add a pattern to match (--match) to fetch it too."),
     "skipped": ("it matches {skip}, which is to be skipped", "Narrow that pattern (--skip) to fetch it."),
     "file_type": (
@@ -94,7 +97,7 @@ _OUT_OF_SCOPE = {
 
 
 def out_of_scope(reason: str, url: str, **facts: object) -> str:
-    """Describe a URL outside the scope of a crawl. `facts`: host, covers, depth, match, skip and ending."""
+    """Describe a URL outside the scope of a crawl. `facts`: host, covers, max_depth, match, skip and ending."""
     why, advice = (text.format(length=len(url), **facts) for text in _OUT_OF_SCOPE[reason])
     return f"not fetching {mask_url(url)}: {why}. {advice}"
 
@@ -215,7 +218,7 @@ _DESCRIPTIONS: dict[str, Description] = {
     "other_site": Description("on another site", "--domain DOMAIN includes it."),
     "other_domain": Description("on another domain", "--domain DOMAIN includes it."),
     "outside_prefix": Description("outside the folder of the seeds", "--scope host includes it."),
-    "too_deep": Description("beyond --depth", "Raise --depth to fetch it."),
+    "too_deep": Description("beyond --max-depth", "Raise --max-depth to fetch it."),
     "not_matched": Description("not matched by --match", "Another --match includes it."),
     "skipped": Description("matched by --skip", ""),
     "file_type": Description("not a page, by its file type", "--files ENDING or --files all includes it."),

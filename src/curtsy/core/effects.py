@@ -48,6 +48,9 @@ class FetchRequest(msgspec.Struct, frozen=True):
     """True for a part of a page that a browser shows, such as an image. robots.txt does not apply, and no page is
     charged."""
 
+    timeout: float | None = None
+    """Seconds for each attempt; None: the policy decides."""
+
     is_renewal: bool = False
     """True if it renews a cached copy. A redirect is then not an error."""
 

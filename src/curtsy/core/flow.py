@@ -289,6 +289,7 @@ def exchange(request: Request, found: Freshness, policy: Policy, state: FetchSta
     if not isinstance(permission, Permission):
         return permission
     sent = found.conditional(request) if isinstance(found, Stale) else request
+    limits = policy if state.ask.timeout is None else policy.replace(timeout=state.ask.timeout)
     last: Reply | None = None
     while True:
         enter, began = state.enter(url, policy, page=is_page, crawl_delay=permission.crawl_delay), state.world.now()
@@ -301,8 +302,8 @@ def exchange(request: Request, found: Freshness, policy: Policy, state: FetchSta
             yield PutBack(ticket)
             return change
         had_retry, state.has_retry = state.has_retry, False
-        timeout, left = state.time_for(policy.timeout)
-        reply: Reply | None = yield Send(sent, policy, ticket, timeout, policy.max_body, False, left)
+        timeout, left = state.time_for(limits.timeout)
+        reply: Reply | None = yield Send(sent, limits, ticket, timeout, policy.max_body, False, left)
         if reply is None:
             state.has_retry = had_retry
             continue

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Self
+import json
+from typing import Any, Self
 
 import msgspec
 
@@ -20,6 +21,14 @@ from curtsy.core.errors import (
 from curtsy.core.masking import mask_url
 from curtsy.core.record import FetchRecord
 from curtsy.core.request import Headers
+
+
+def parsed_json(body: bytes) -> Any:
+    """Parse a body as JSON, in UTF-8, UTF-16 or UTF-32. Raises ValueError if it is not JSON, or nested too deeply."""
+    try:
+        return json.loads(body)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
 
 
 class FetchResult(msgspec.Struct, frozen=True, gc=False):
@@ -83,6 +92,24 @@ class FetchResult(msgspec.Struct, frozen=True, gc=False):
     def encoding(self) -> str:
         """Return the encoding that `text` uses."""
         return decode(self.body, self.content_type)[1]
+
+    @property
+    def content(self) -> bytes:
+        """Return `body`, by the name that requests and httpx use."""
+        return self.body
+
+    @property
+    def status_code(self) -> int | None:
+        """Return `status`, by the name that requests and httpx use."""
+        return self.status
+
+    def json(self) -> Any:
+        """Return the body parsed as JSON. Raises ValueError if it is not JSON."""
+        return parsed_json(self.body)
+
+    def raise_for_status(self) -> Self:
+        """Do the same as `raise_for_reason()`, by the name that requests and httpx use."""
+        return self.raise_for_reason()
 
     def raise_for_reason(self) -> Self:
         """Raise the exception for the reason; return the result itself if it has none.

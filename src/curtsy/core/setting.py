@@ -13,9 +13,10 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, fields
 from datetime import tzinfo
 from functools import lru_cache
@@ -32,6 +33,31 @@ MOST_WHOLE = 10**15
 
 MOST_SHOWN = 200
 """Maximum number of characters of an invalid value in an error message."""
+
+OTHER_NAMES = {
+    **dict.fromkeys(("limit", "page_limit", "max_urls", "max_items"), "max_pages"),
+    **dict.fromkeys(("limit_per_host", "max_pages_per_domain"), "max_pages_per_host"),
+    **dict.fromkeys(("depth", "depth_limit", "max_level", "level"), "max_depth"),
+    **dict.fromkeys(("rate", "rate_limit", "rps", "requests_per_second"), "qps"),
+    **dict.fromkeys(
+        ("concurrency", "max_concurrent", "max_concurrency", "concurrent_requests", "connections", "max_connections"),
+        "max_in_flight",
+    ),
+    **dict.fromkeys(("download_delay", "sleep"), "delay"),
+    **dict.fromkeys(("robots", "obey_robots", "ignore_robots", "robotstxt_obey"), "respect_robots"),
+    **dict.fromkeys(("follow_redirects", "allow_redirects", "redirects"), "max_redirects"),
+    **dict.fromkeys(("ua", "agent"), "user_agent"),
+    **dict.fromkeys(("allowed_domains", "domain"), "domains"),
+    **dict.fromkeys(("include", "allow"), "match"),
+    **dict.fromkeys(("exclude", "deny"), "skip"),
+    **dict.fromkeys(("output", "out", "jsonl"), "outputs"),
+    **dict.fromkeys(("processes", "threads"), "workers"),
+    **dict.fromkeys(("data", "content"), "body"),
+    "text": "main_text",
+    "fresh": "restart",
+    "retries": "max_retries",
+}
+"""Names of arguments by those that other libraries, and version 0.1, use for them."""
 
 Mark = Literal["at start", "per host at run time"]
 """Property of a setting that is neither type nor bound, for `Annotated`.
@@ -171,6 +197,14 @@ def check_fields(value: Any) -> None:
         given = getattr(value, name)
         if given is not setting.default and (broken := setting.broken_rule(given)) is not None:
             raise rule(name, given, broken, setting.default)
+
+
+def suggested(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a wrong one stands for: another word for it, or a misspelling; None without one."""
+    names = list(known)
+    if (other := OTHER_NAMES.get(name)) in names:
+        return other
+    return next(iter(difflib.get_close_matches(name, names, 1)), None)
 
 
 def rule(name: str, value: object, must: str, default: object = None) -> PolicyError:

@@ -103,7 +103,7 @@ class Crawler:
         if pool is not None:
             pool.bind(self.filters, self.results, self.wake, frontier, self._wanted_pages)
         self.fetches = pool if pool is not None else RunningFetches(
-            session, self.filters, self.results, self.wake, frontier.locate, places=options.max_concurrent,
+            session, self.filters, self.results, self.wake, frontier.locate, places=options.max_in_flight,
             hosts=Hosts(options.max_pages_per_host), is_shared=lease is not None,
         )  # fmt: skip
         self._waiter: BatchWaiter | None = None
@@ -386,9 +386,9 @@ class Crawler:
     def _room(self) -> int:
         """Return how many more URLs may be claimed."""
         options, fetches, held = self._options, self.fetches, self.results.holds()
-        if held >= options.max_concurrent or fetches.is_suspect_running:
+        if held >= options.max_in_flight or fetches.is_suspect_running:
             return 0
-        most, qps = options.max_concurrent, self._session.policies.global_qps
+        most, qps = options.max_in_flight, self._session.policies.global_qps
         if qps is not None:
             most = min(most, longest_queue(qps) - fetches.queued_for_rate())
         room = most - fetches.places_in_use

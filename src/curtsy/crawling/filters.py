@@ -122,7 +122,7 @@ def scope_of(seeds: Sequence[str], options: CrawlOptions) -> Scope:
     """Return the scope of a crawl. Raises PolicyError."""
     return Scope.around(
         seeds, kind=options.scope, domains=options.domains, match=options.match, skip=options.skip,
-        depth=options.depth, files=options.files,
+        max_depth=options.max_depth, files=options.files,
     )  # fmt: skip
 
 
@@ -254,7 +254,7 @@ class Filters:
         self._chances.pop(claimed.url, None)
         body, epoch = result.body, self._session.epoch()
         is_heavy = len(body) > LARGE or (len(body) > 15 * RICH and body.count(b"=") > RICH)
-        if is_heavy or body.startswith(GZIP) or self._options.text != "none":
+        if is_heavy or body.startswith(GZIP) or self._options.main_text is not None:
             async with self._readers:
                 if self._session.timers.now() >= self._read_until:
                     return Finished(claimed, Deferred(0.0))

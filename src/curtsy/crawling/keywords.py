@@ -22,7 +22,7 @@ class OptionKeywords(ClientKeywords, total=False):
     domains: str | list[str] | tuple[str, ...]
     match: str | list[str] | tuple[str, ...]
     skip: str | list[str] | tuple[str, ...]
-    depth: int | None
+    max_depth: int | None
     files: Literal["pages", "all"] | list[str] | tuple[str, ...]
     max_pages: int | None
     max_pages_per_host: int | None
@@ -30,7 +30,6 @@ class OptionKeywords(ClientKeywords, total=False):
     max_time: float | None
     max_bytes: int | None
     patience: float
-    max_concurrent: int
     sitemaps: bool
     max_sitemaps: int
     obey_nofollow: bool
@@ -38,7 +37,7 @@ class OptionKeywords(ClientKeywords, total=False):
     obey_canonical: bool
     drop_duplicates: bool
     avoid_traps: bool
-    text: Literal["none", "plain", "trafilatura"]
+    main_text: Literal["plain", "trafilatura"] | None
 
 
 class CrawlKeywords(OptionKeywords, total=False):

@@ -33,7 +33,7 @@ class CrawlOptions:
     skip: tuple[str, ...] = ()
     """Regular expressions, searched in the URL: a URL that one matches is skipped."""
 
-    depth: Annotated[int | None, Range()] = None
+    max_depth: Annotated[int | None, Range()] = None
     """Maximum links from a seed; None for no limit, 0 for the seeds alone."""
 
     files: Literal["pages", "all"] | tuple[str, ...] = "pages"
@@ -59,7 +59,7 @@ class CrawlOptions:
     """Maximum seconds to wait for the next due host. If none is due by then, the crawl stops and says when to resume.
     """
 
-    max_concurrent: Annotated[int, Range(1, unit="requests")] = 64
+    max_in_flight: Annotated[int, Range(1, unit="requests")] = 64
     """Maximum requests on the wire, over all hosts. The limit of one host is in its policy."""
 
     sitemaps: bool = False
@@ -85,8 +85,8 @@ class CrawlOptions:
     avoid_traps: bool = True
     """True to remove session ids from URLs and to skip links that look endless."""
 
-    text: Literal["none", "plain", "trafilatura"] = "none"
-    """Method that extracts the main text. It costs more CPU time than the fetch."""
+    main_text: Literal["plain", "trafilatura"] | None = None
+    """Method that extracts the main text of pages; None to leave it out. It costs more CPU time than the fetch."""
 
     def __post_init__(self) -> None:
         for name in ("domains", "match", "skip", "files"):

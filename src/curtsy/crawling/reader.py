@@ -93,11 +93,12 @@ class Reader:
             body, result.content_type, url, agent=self._agent, x_robots_tag=asked, known=self._known,
             max_links=options.max_links_per_page,
         )  # fmt: skip
-        text = "" if options.text == "none" else main_text(body, result.content_type, reader=options.text)
+        reader = options.main_text
+        text = None if reader is None else main_text(body, result.content_type, reader=reader)
         page = msgspec.structs.replace(
             answer_of(claimed, result, sent, epoch),
             title=found.title,
-            text=text,
+            main_text=text,
             links=found.links,
             encoding=found.encoding,
             canonical=found.canonical,
@@ -136,7 +137,6 @@ def answer_of(claimed: Claimed, result: FetchResult, sent: Headers, epoch: float
         final_url=result.final_url,
         status=result.status or 0,
         title=None,
-        text="",
         links=(),
         fetched_at=moment(epoch),
         content_type=result.content_type,

@@ -10,10 +10,12 @@ from typing import Any
 
 import msgspec
 
+from curtsy.core.charset import decode
 from curtsy.core.crawl_messages import duplicate
 from curtsy.core.masking import mask_url, masked_repr
 from curtsy.core.record import FetchRecord
 from curtsy.core.request import NO_HEADERS, Headers
+from curtsy.core.result import parsed_json
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done, Ending, Failed, Found
 
 DUPLICATE = "duplicate"
@@ -39,9 +41,6 @@ class CrawledPage(msgspec.Struct, frozen=True):
 
     status: int
     title: str | None
-    text: str
-    """Main text; empty if it was not requested or the page is not HTML."""
-
     links: tuple[str, ...]
     """Linked pages, canonical, in order, without duplicates."""
 
@@ -86,8 +85,20 @@ class CrawledPage(msgspec.Struct, frozen=True):
     """Minimum number of links missing in `links`: the page has more than `max_links_per_page`, or takes too long to
     read."""
 
+    main_text: str | None = None
+    """Main text: empty if the page is not HTML, None if it was not requested."""
+
     record: FetchRecord | None = None
     """Record of the fetch: attempts, waits, bytes."""
+
+    @property
+    def text(self) -> str:
+        """Return the body as text. Each access detects the encoding and decodes again."""
+        return decode(self.body, self.content_type)[0]
+
+    def json(self) -> Any:
+        """Return the body parsed as JSON. Raises ValueError if it is not JSON."""
+        return parsed_json(self.body)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {mask_url(self.url)} {self.status} {len(self.body):,} bytes>"

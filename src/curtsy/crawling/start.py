@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import difflib
 import hashlib
 import inspect
 import os
@@ -16,7 +15,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack
 from curtsy.blocking import LoopThread, close_at_exit
 from curtsy.client import AsyncClient, session_of
 from curtsy.core.errors import PolicyError
-from curtsy.core.setting import rule
+from curtsy.core.setting import rule, suggested
 from curtsy.crawling.crawl import AsyncCrawl
 from curtsy.crawling.extract.text import main_text
 from curtsy.crawling.filters import scope_of
@@ -83,11 +82,11 @@ def acrawl(
     # Seeds and options are checked before an earlier job is deleted or a site is contacted.
     if begin.head:
         scope_of(begin.head, options)
-    if options.text != "none":
-        main_text(b"<p>", "text/html", reader=options.text)
+    if options.main_text is not None:
+        main_text(b"<p>", "text/html", reader=options.main_text)
     folder = None if job is None else folder_of(Path(job) if isinstance(job, os.PathLike) else job)
     writers, count = open_outputs(outputs), workers_of(workers)
-    settings.setdefault("connections", max(options.max_concurrent, _most_connections()))
+    settings["max_in_flight"] = max(options.max_in_flight, _most_connections())
     used = client or AsyncClient(**settings)
     try:
         if count > 1:
@@ -136,9 +135,8 @@ def _options_of(given: Mapping[str, Any]) -> tuple[CrawlOptions, dict[str, Any]]
     settings = {name: value for name, value in given.items() if name not in names}
     known = {*inspect.signature(AsyncClient).parameters, *keys()}
     for name in settings.keys() - known:  # a misspelt option; the client reports other unknown names
-        near = difflib.get_close_matches(name, [*names, *known], 1)
-        if near and near[0] in names:
-            raise PolicyError(f"{name} is not an option of a crawl. Did you mean {near[0]}?")
+        if (near := suggested(name, [*names, *known])) in names:
+            raise PolicyError(f"{name} is not an option of a crawl. Did you mean {near}?")
     return options, settings
 
 

@@ -76,11 +76,11 @@ class WebCrawler:
         self._client = AsyncClient(
             timeout=timeout,
             respect_robots=None if isinstance(robots_checker, EllipsisType) else False,
-            connections=max_concurrent,
+            max_in_flight=max_concurrent,
             **{**_pace(crawl_delay, settings), **settings},
         )
         self._session = session_of(self._client)
-        self._reader = Reader(CrawlOptions(text="plain"), "", lambda origin: ())
+        self._reader = Reader(CrawlOptions(main_text="plain"), "", lambda origin: ())
         self.summary = {"total": 0, "fetched": 0, "cached": 0, "skipped": 0, "failed": 0}
         """Result of the last batch (U14)."""
         self.reasons: dict[str, str] = {}

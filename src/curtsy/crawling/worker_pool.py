@@ -141,12 +141,12 @@ class WorkerPool:
 
     def __init__(self, count: int, client: AsyncClient, options: CrawlOptions, *, is_shared: bool) -> None:
         """Create a pool of at most `count` workers; `open` starts them."""
-        self._count = min(count, options.max_concurrent)
+        self._count = min(count, options.max_in_flight)
         self._client = client
         self._options = options
         self._is_shared = is_shared
         self._timers = session_of(client).timers
-        self._places = options.max_concurrent // self._count
+        self._places = options.max_in_flight // self._count
         self._sites: FairShares[str] = FairShares(self._places)
         """Unfinished fetches of each registered domain."""
         self._processes: list[_Process | None] = [None] * self._count
@@ -363,7 +363,7 @@ class WorkerPool:
     def places_in_use(self) -> int:
         """Return the number of fetches that are on the wire or may get there; all slots while no worker is ready."""
         if not any(self._processes):
-            return self._options.max_concurrent
+            return self._options.max_in_flight
         return sum(each.places for each in self._loads()) + len(self._unseen())
 
     @property

@@ -13,8 +13,8 @@ from curtsy.core.setting import rule, whole
 from curtsy.core.url import Url, parse_url
 from curtsy.http.registered_domain import site_of
 
-DEFAULT_CONCURRENCY = 1000
-"""Default number of concurrent fetches in `fetch_many`, including those waiting in a host's queue."""
+MAX_IN_FLIGHT = 1000
+"""Default maximum of fetches in progress in `fetch_many`, including those waiting in a host's queue."""
 
 CROWD = 100
 """Concurrent fetches of one host, most of them queued, from which on other hosts go first."""
@@ -31,21 +31,21 @@ class NoUrl(Enum):
 
 
 class Batch:
-    """Scheduler of URLs up to a concurrency limit; URLs of one host keep their order.
+    """Scheduler of URLs up to a limit; URLs of one host keep their order.
 
     The batch defers the URLs of a host with `crowd` active fetches, and of a registered domain with a quarter of the
-    concurrency. It then reads up to `ahead` URLs to find other hosts. If it finds no other host, deferred URLs start
-    anyway: a single host can use the full concurrency.
+    limit. It then reads up to `ahead` URLs to find other hosts. If it finds no other host, deferred URLs start
+    anyway: a single host can use the full limit.
     """
 
-    def __init__(self, urls: Iterable[str], concurrency: int, *, crowd: int = CROWD, ahead: int = AHEAD) -> None:
+    def __init__(self, urls: Iterable[str], max_in_flight: int, *, crowd: int = CROWD, ahead: int = AHEAD) -> None:
         if isinstance(urls, str | bytes):
             shown = mask_url(str(urls))
             raise PolicyError(f"urls = {shown!r} must be several URLs, not one. Put it in a list, or use fetch().")
         if not isinstance(urls, Iterable):
             raise rule("urls", urls, "several URLs, such as a list")
-        self._most = self._room = whole("concurrency", concurrency, 1)
-        self._share = share_of(concurrency)
+        self._most = self._room = whole("max_in_flight", max_in_flight, 1)
+        self._share = share_of(max_in_flight)
         self._urls = iter(urls)
         self._crowd, self._most_ahead = crowd, ahead
         self._under_way: Counter[str] = Counter()

@@ -351,7 +351,9 @@ class Driver(StoreDriver):
             if not self.gate.confirm(ticket):
                 resources.ticket = None
                 return None
-        if self.timers.now() + effect.timeout > ticket.good_until:
+        # A longer timeout than that of the lease is possible, because the lease is renewed.
+        needed = effect.timeout if effect.cut else min(effect.timeout, ticket.policy.timeout)
+        if self.timers.now() + needed > ticket.good_until:
             # The process was suspended: the lease may expire before the response arrives.
             return None
         limits, on_wire = limits_of(effect), resources.on_wire

@@ -94,7 +94,7 @@ class ClientKeywords(SettingKeywords, total=False):
     proxy: str | None
     verify: bool | str | os.PathLike[str] | ssl.SSLContext
     cookies: bool
-    connections: int
+    max_in_flight: int
     sender: Sender | None
     clock: VirtualClock | None
     timers: Timers | None
@@ -103,8 +103,22 @@ class ClientKeywords(SettingKeywords, total=False):
 class FetchKeywords(TypedDict, total=False):
     """Options of a fetch."""
 
-    method: str
+    method: str | None
+    params: Mapping[str, Any] | Sequence[tuple[str, Any]] | None
     headers: Mapping[str, str] | None
+    json: Any
     body: bytes | None
+    timeout: float | None
     deadline: float | None
+    idempotent: bool | None
+
+
+class GetKeywords(ClientKeywords, total=False):
+    """Arguments of a single fetch and its client."""
+
+    method: str | None
+    params: Mapping[str, Any] | Sequence[tuple[str, Any]] | None
+    headers: Mapping[str, str] | None
+    json: Any
+    body: bytes | None
     idempotent: bool | None

@@ -417,7 +417,7 @@ def _key_of(ask: FetchRequest, url: Url | InvalidUrl) -> object:
         return object()
     named = url if isinstance(url, InvalidUrl) else (url.text, url.credentials)
     fields = ask.headers.fields and tuple([(name.lower(), value) for name, value in ask.headers.fields])
-    return ask.method, named, fields, ask.deadline
+    return ask.method, named, fields, ask.deadline, ask.timeout
 
 
 def _opened_store(

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from zoneinfo import ZoneInfo
 from curtsy import __version__
 from curtsy.core.errors import PolicyError
 from curtsy.core.policy import MOST_BURST, UNLIMITED, Policies, Policy
-from curtsy.core.setting import Mark, Range, Rate, Setting, settings_of
+from curtsy.core.setting import Mark, Range, Rate, Setting, settings_of, suggested
 from curtsy.core.url import parse_domain
 from curtsy.stores.url import never_in_a_path
 from curtsy.system.log import level_named
@@ -400,5 +399,5 @@ class Settings(General):
 def _check_name(name: str) -> None:
     known = [*names("general", "policy"), "shared", "denied"]
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        raise PolicyError(f"{name} is not a setting." + (f" Did you mean {near[0]}?" if near else ""))
+        near = suggested(name, known)
+        raise PolicyError(f"{name} is not a setting." + (f" Did you mean {near}?" if near else ""))

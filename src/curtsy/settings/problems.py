@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from datetime import tzinfo
 from typing import Any
 
 from curtsy.core.errors import PolicyError
 from curtsy.core.masking import mask_url
+from curtsy.core.setting import suggested
 from curtsy.settings.general import Spot, keys
 
 MOST_SHOWN = 20
@@ -68,13 +68,13 @@ class Problems:
         """
         known, others = list(known), list(other_arguments)
         key = keys().get(name) if elsewhere else None
-        near = difflib.get_close_matches(name, [*known, *others], 1)
+        near = suggested(name, [*known, *others])
         if section == "" and key is not None and key.scope != "general":
             hint = f"It belongs under {'default_policy' if key.scope == 'policy' else 'an entry of allowlist'}."
         elif section != "" and key is not None and key.scope == "general":
             hint = "It belongs at the top of the file."
         elif near:
-            hint = f"Did you mean {near[0]}?"
+            hint = f"Did you mean {near}?"
         elif len(known) <= 15:
             hint = f"Known here: {', '.join(known)}."
         elif others:

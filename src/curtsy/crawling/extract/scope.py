@@ -13,12 +13,12 @@ The rules apply in this order, and the first that fails is the reason:
    - `any`: anywhere.
 
 For every kind, `domains` and the hosts under them belong to the crawl too. A domain with a port means that port. 2.
-*Distance*: at most `depth` links from a seed. 3. *Exclusion*: no pattern of `skip` is found in the URL. 4. *Inclusion*:
-a pattern of `match` is found in the URL, if there are any. `match` decides what is **fetched**: it also skips pages
-that only lead to matching pages. So give patterns for these too, as `match=[r"/category/", r"/item/\\d+"]`. Scrapy has
-separate rules to follow and to keep. 5. *File type*, by the ending of the path: images, archives, styles, documents and
-the like are skipped. `files` lists the endings that are wanted anyway. A URL with another ending (`.php`, `.v2`) or
-none counts as a page.
+*Distance*: at most `max_depth` links from a seed. 3. *Exclusion*: no pattern of `skip` is found in the URL. 4.
+*Inclusion*: a pattern of `match` is found in the URL, if there are any. `match` decides what is **fetched**: it also
+skips pages that only lead to matching pages. So give patterns for these too, as `match=[r"/category/",
+r"/item/\\d+"]`. Scrapy has separate rules to follow and to keep. 5. *File type*, by the ending of the path: images,
+archives, styles, documents and the like are skipped. `files` lists the endings that are wanted anyway. A URL with
+another ending (`.php`, `.v2`) or none counts as a page.
 
 A seed is always fetched. Patterns are regular expressions, searched in the canonical URL: lower-case host, punycode,
 percent-encoded, no fragment.
@@ -101,8 +101,11 @@ _ELSEWHERE = {
 """Reason for a URL whose location is not in the crawl, by the kind of scope."""
 
 
-class Scope(msgspec.Struct, frozen=True, dict=True):
-    """Rules for the URLs of a crawl: a value, made by `around` and applied by `refuses`."""
+class Scope(msgspec.Struct, frozen=True, dict=True, rename={"max_depth": "depth"}):
+    """Rules for the URLs of a crawl: a value, made by `around` and applied by `refuses`.
+
+    In the notes of a job, `max_depth` keeps its name of version 0.1.
+    """
 
     kind: Kind
     places: tuple[str, ...]
@@ -111,7 +114,7 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
     domains: tuple[str, ...] = ()
     match: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
-    depth: int | None = None
+    max_depth: int | None = None
     """Maximum number of links between a seed and a page; None for no limit."""
 
     files: Files = "pages"
@@ -132,7 +135,7 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         domains: Sequence[str] = (),
         match: Sequence[str] = (),
         skip: Sequence[str] = (),
-        depth: int | None = None,
+        max_depth: int | None = None,
         files: str | Sequence[str] = "pages",
     ) -> Scope:
         """Return the scope of a crawl that starts at `seeds`. Raise PolicyError for invalid arguments.
@@ -141,8 +144,10 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         """
         if kind not in get_args(Kind):
             raise PolicyError(f"kind = {kind!r} must be one of {', '.join(get_args(Kind))}.")
-        if depth is not None and (not isinstance(depth, int) or isinstance(depth, bool) or depth < 0):
-            raise PolicyError(f"depth = {depth!r} must be a whole number, 0 or more. Leave it out for no limit.")
+        if max_depth is not None and (not isinstance(max_depth, int) or isinstance(max_depth, bool) or max_depth < 0):
+            raise PolicyError(
+                f"max_depth = {max_depth!r} must be a whole number, 0 or more. Leave it out for no limit."
+            )
         urls = [_seed(each) for each in _several(seeds)]
         scope = cls(
             kind=kind,
@@ -150,7 +155,7 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
             domains=tuple(sorted({parse_domain(each) for each in _several(domains)})),
             match=tuple(_several(match)),
             skip=tuple(_several(skip)),
-            depth=depth,
+            max_depth=max_depth,
             files=_file_types(_several(files)),
         )
         if kind != "any" and not scope.places and not scope.domains:
@@ -173,7 +178,7 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
     def _rule(self, url: str, depth: int) -> OutOfScope | None:
         if not self._is_inside(url):
             return _ELSEWHERE[self.kind]
-        if self.depth is not None and depth > self.depth:
+        if self.max_depth is not None and depth > self.max_depth:
             return OutOfScope.TOO_DEEP
         for found in self._skip:
             if found(url):
@@ -302,8 +307,8 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         told += _difference("domains", was.domains, self.domains)
         told += _difference("patterns to match", was.match, self.match)
         told += _difference("patterns to skip", was.skip, self.skip)
-        if self.depth != was.depth:
-            told.append(f"the depth is now {_limit(self.depth)}, and before it was {_limit(was.depth)}")
+        if self.max_depth != was.max_depth:
+            told.append(f"max_depth is now {_limit(self.max_depth)}, and before it was {_limit(was.max_depth)}")
         if self.files != was.files:
             told.append(f"it now takes {self._what()}, and before it took {was._what()}")
         return told
@@ -313,8 +318,8 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
     def describe(self) -> str:
         """Return a description of the scope in one line."""
         parts = [self._where()]
-        if self.depth is not None:
-            parts.append(f"at most {self.depth} link{'' if self.depth == 1 else 's'} deep")
+        if self.max_depth is not None:
+            parts.append(f"at most {self.max_depth} link{'' if self.max_depth == 1 else 's'} deep")
         if self.match:
             parts.append(f"only what matches {_list(self.match, 'or')}")
         if self.skip:
@@ -349,7 +354,7 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         match, ending = _list(self.match) if self.match else "", ending_of(url)
         return out_of_scope(
             OutOfScope(reason), url,
-            host=host_of(url), covers=self._where(), depth=self.depth, match=match, skip=skipped, ending=ending,
+            host=host_of(url), covers=self._where(), max_depth=self.max_depth, match=match, skip=skipped, ending=ending,
         )  # fmt: skip
 
 
@@ -411,8 +416,8 @@ def _list(items: Sequence[str], word: str = "and") -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} {word} {shown[-1]}"
 
 
-def _limit(depth: int | None) -> str:
-    return "unlimited" if depth is None else str(depth)
+def _limit(max_depth: int | None) -> str:
+    return "unlimited" if max_depth is None else str(max_depth)
 
 
 def _difference(name: str, old: Sequence[str], new: Sequence[str]) -> list[str]:

@@ -88,5 +88,5 @@ def _flush(output: Output) -> object:
 def _page(number: int) -> CrawledPage:
     url = f"https://example.org/page/{number}"
     return CrawledPage(
-        url, url, 200, f"Page {number}", "", (), _AT, "text/html; charset=utf-8", "utf-8", b"<p>A page", _HEADERS
+        url, url, 200, f"Page {number}", (), _AT, "text/html; charset=utf-8", "utf-8", b"<p>A page", _HEADERS
     )

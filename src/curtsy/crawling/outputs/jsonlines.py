@@ -13,7 +13,6 @@ from typing import Any, Literal
 import msgspec
 
 from curtsy.core.cache import url_sha256
-from curtsy.core.charset import decode
 from curtsy.core.masking import mask_url, mask_urls
 from curtsy.core.request import Headers
 from curtsy.crawling.outputs.protocol import FileOutput
@@ -57,7 +56,6 @@ class PageEntry(msgspec.Struct, frozen=True):
     """SHA-256 of the body."""
 
     title: str | None
-    text: str
     links: tuple[str, ...]
     depth: int
     parent: str | None
@@ -72,7 +70,8 @@ class PageEntry(msgspec.Struct, frozen=True):
 
     request_headers: dict[str, str]
     fetch: FetchEntry | None
-    body: str | msgspec.UnsetType | None = msgspec.UNSET
+    main_text: str | msgspec.UnsetType = msgspec.UNSET
+    text: str | msgspec.UnsetType | None = msgspec.UNSET
     """Body as text; None if it is binary, such as an image."""
 
     body_base64: bytes | msgspec.UnsetType = msgspec.UNSET
@@ -96,7 +95,6 @@ def entry_of(page: CrawledPage, *, body: BodyForm = "none", mask_secrets: bool =
         size=len(page.body),
         sha256=hashlib.sha256(page.body).hexdigest(),
         title=page.title,
-        text=page.text,
         links=links,
         depth=page.depth,
         parent=None if parent is None else urls[2],
@@ -111,7 +109,8 @@ def entry_of(page: CrawledPage, *, body: BodyForm = "none", mask_secrets: bool =
         fetch=None
         if record is None
         else FetchEntry(record.attempts, record.retries, record.waited, record.took, record.bytes),
-        body=_text(page) if body == "text" else msgspec.UNSET,
+        main_text=msgspec.UNSET if page.main_text is None else page.main_text,
+        text=_text(page) if body == "text" else msgspec.UNSET,
         body_base64=page.body if body == "base64" else msgspec.UNSET,
     )
 
@@ -140,7 +139,7 @@ def _text(page: CrawledPage) -> str | None:
     kind = (page.content_type or "").partition(";")[0].strip().lower()
     if page.encoding is None and kind and not kind.startswith(_TEXTS) and not kind.endswith(("+xml", "+json")):
         return None
-    return decode(page.body, page.content_type)[0]
+    return page.text
 
 
 def _legible(value: Any) -> Any:

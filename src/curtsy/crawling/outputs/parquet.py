@@ -15,7 +15,14 @@ from curtsy.crawling.outputs.jsonlines import BodyForm, PageEntry
 ROWS, BYTES = 10_000, 16 << 20
 """Rows and bytes of JSON after which a row group ends, so that memory is bounded."""
 
-_decode = msgspec.json.Decoder(PageEntry).decode
+
+class _Line(PageEntry, frozen=True):
+    """Line of a part. Version 0.1 wrote the main text as `text`, always, and the decoded body as `body`."""
+
+    body: str | msgspec.UnsetType | None = msgspec.UNSET
+
+
+_decode = msgspec.json.Decoder(_Line).decode
 
 
 def check_parquet() -> None:
@@ -35,7 +42,7 @@ def schema_of(body: BodyForm) -> Any:
     arrow = _pyarrow("pyarrow")
     text, texts = arrow.string(), arrow.list_(arrow.string())
     fields = dict.fromkeys(
-        (each for each in PageEntry.__struct_fields__ if each not in ("body", "body_base64")), text
+        (each for each in PageEntry.__struct_fields__ if each not in ("text", "body_base64")), text
     ) | {
         **dict.fromkeys(("links", "directives", "signals"), texts),
         **dict.fromkeys(("status", "depth", "links_cut"), arrow.int32()),
@@ -54,7 +61,7 @@ def schema_of(body: BodyForm) -> Any:
         ),
     }
     if body != "none":
-        fields |= {"body": text} if body == "text" else {"body_bytes": arrow.binary()}
+        fields |= {"text": text} if body == "text" else {"body_bytes": arrow.binary()}
     return arrow.schema(list(fields.items()))
 
 
@@ -62,16 +69,16 @@ def write_parquet(source: str, target: str, body: BodyForm) -> None:
     """Write the JSON lines in the file `source` as the Parquet file `target`, compressed with Zstandard."""
     arrow, parquet, schema = _pyarrow("pyarrow"), _pyarrow("pyarrow.parquet"), schema_of(body)
     with parquet.ParquetWriter(target, schema, compression="zstd") as writer:
-        for rows in _groups(source):
+        for rows in _groups(source, body):
             writer.write_table(arrow.Table.from_pylist(rows, schema))
 
 
-def _groups(source: str) -> Iterator[list[dict[str, Any]]]:
+def _groups(source: str, body: BodyForm) -> Iterator[list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
     size = 0
     with open(source, "rb") as lines:
         for line in lines:
-            rows.append(_row(_decode(line)))
+            rows.append(_row(_decode(line), body))
             size += len(line)
             if len(rows) >= ROWS or size >= BYTES:
                 yield rows
@@ -80,8 +87,11 @@ def _groups(source: str) -> Iterator[list[dict[str, Any]]]:
         yield rows
 
 
-def _row(entry: PageEntry) -> dict[str, Any]:
+def _row(entry: _Line, body: BodyForm) -> dict[str, Any]:
     row = msgspec.structs.asdict(entry)
+    written = row.pop("body")
+    if written is not msgspec.UNSET or (body != "text" and entry.text is not msgspec.UNSET):
+        row |= {"main_text": entry.text, "text": written}
     for name in ("headers", "request_headers"):
         row[name] = list(row[name].items())
     row["fetched_at"] = _instant(entry.fetched_at)

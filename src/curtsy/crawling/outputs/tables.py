@@ -49,7 +49,7 @@ class PagesCsv(CsvTable):
     kind = "csv"
     columns = (
         *("url", "status", "title", "content_type", "size", "depth", "parent", "fetched_at", "final_url", "canonical"),
-        *("directives", "cache", "sha256", "text"),
+        *("directives", "cache", "sha256", "main_text"),
     )
 
     def page(self, page: CrawledPage) -> None:
