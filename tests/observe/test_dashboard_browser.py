@@ -7,17 +7,23 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from curtsy.core.crawl_record import CrawledHost, CrawlRecord, crawl_key
+from curtsy.core.history import TotalHistory
+from curtsy.core.host import Host
 from curtsy.core.policy import Policies
-from curtsy.core.time import Now
+from curtsy.core.statistics import ProcessStatistics
+from curtsy.core.time import SECOND, Now
 from curtsy.engine.gate_steps import charge
+from curtsy.observe.dashboard.views import SORTS
 from curtsy.stores import Store
-from tests.observe.browser import chromium, looking
+from tests.observe.browser import Looked, chromium, looking
 from tests.observe.fetching import fetching
 from tests.observe.serving import TOKEN, Served, serving
 from tests.support.polling import block_until
@@ -132,7 +138,7 @@ def test_figures_move_and_a_host_that_trips_says_so_until_it_is_reset(
         before = page.evaluate(NUMBER, f"{row} .col-requests")
         looked.wait(f"([place, before]) => ({NUMBER})(place) > before + 5", [f"{row} .col-requests", before])
         looked.wait("() => parseFloat(document.querySelector('#figure-requests .value')?.textContent) > 1")
-        looked.wait("() => document.querySelector('#figure-requests .spark-line')?.getAttribute('d')?.length > 20")
+        page.locator("#history [data-plot=requests] .bar").first.wait_for()
 
         scene.is_ill.set()
         page.locator(f"{row}[data-state=open]").wait_for()
@@ -239,21 +245,141 @@ def test_the_workers_of_a_shared_job_are_one_card(browser: Browser, scene: Scene
         looked.page.locator("#alerts [data-alert=dead_workers]").wait_for()
 
 
+def test_a_crawl_has_the_same_rate_on_its_card_and_in_the_figures(browser: Browser, scene: Scene) -> None:
+    """Only one of the crawls makes pages"""
+    with looking(browser, scene.served.url) as looked:
+        looked.wait(
+            """() => {
+                const figure = document.querySelector("#figure-pages .value")?.textContent;
+                const rates = [...document.querySelectorAll(".crawl[data-job^=museum] .numbers span")];
+                const rate = rates.map((each) => each.textContent).find((text) => / pages a /.test(text));
+                return rate && !rate.startsWith("0 ") && rate.replace(" pages", "") === figure;
+            }"""
+        )
+
+
+@pytest.fixture
+def trouble(scene: Scene) -> Iterator[None]:
+    """Four alerts, one of them about twelve hosts, and crawls that have ended in several ways."""
+    policy, now = Policies().default, time.time()
+    hosts = [f"host:a-host-with-a-long-name-{number:02}.example" for number in range(12)]
+    whole = ProcessStatistics(at=now, history=TotalHistory.of(now, 10, 0, 0, 0, 0, 6))
+    jobs: dict[str, dict[str, Any]] = {
+        "ended": {"state": "stopped", "ended": "later", "is_job": True, "command": f"curtsy crawl '{HOSTILE}' --job b"},
+        "limited": {"state": "stopped", "ended": "max_pages", "is_job": True, "command": "curtsy crawl a --limit 9"},
+        "killed": {"worker": "one", "updated_at": now - 900, "is_job": True, "command": "curtsy crawl killed"},
+        "program": {"state": "stopped", "is_job": True},
+        "nameless": {"state": "stopped", "ended": "stopped"},
+        "done": {"state": "finished", "ended": "done", "is_job": True, "command": "curtsy crawl done"},
+        "stalled": {"progress_at": now - 900, "queued": 9},
+    }  # fmt: skip
+    with scene.served.store() as store:
+        store.update_many([(key, charge(policy, 0.5, page=True)) for key in hosts])
+        for key in hosts:
+            store.update(key, lambda host, now: (_tripped(host), None))
+        store.update("stats:trips", lambda before, now: (whole, None))
+        for job, fields in jobs.items():
+            _put(store, crawl_key(job), CrawlRecord(**{"job": job, "started_at": now, "updated_at": now, **fields}))
+        yield
+        for key in (*hosts, "stats:trips", *map(crawl_key, jobs)):
+            store.forget(key)
+
+
+def _tripped(host: Host | None) -> Host:
+    assert host is not None
+    return msgspec.structs.replace(host, tripped_at=host.sent_at, cooldown=3600 * SECOND)
+
+
+@pytest.mark.usefixtures("trouble")
+def test_many_alerts_are_folded_and_an_ended_crawl_says_how_to_resume_it(
+    browser: Browser, scene: Scene, snapshot: Snapshot
+) -> None:
+    with looking(browser, scene.served.url, viewport={"width": 390, "height": 850}) as looked:
+        page = looked.page
+        page.locator("#alerts [data-alert=breaker_open]").wait_for()
+        page.locator("[data-alert=more] [data-alert=dead_workers]").wait_for(state="attached")
+        shown = [each.get_attribute("data-alert") for each in page.locator("#alerts > *").all()]
+        assert (shown[0], shown[2:]) == ("breaker_open", ["more"])
+        snapshot("\n".join(page.locator("#alerts > details > summary").all_inner_texts()), "alerts")
+        assert page.locator("[data-alert=dead_workers]").is_hidden()
+        page.locator("[data-alert=more] > summary").press("Enter")
+        assert page.locator("[data-alert=dead_workers]").is_visible()
+        page.locator("[data-alert=breaker_open] summary").press("Enter")
+        assert "a-host-with-a-long-name-00.example" in looked.text("[data-alert=breaker_open]")
+
+        said = {
+            job: page.locator(f".crawl[data-job^={job}] .resume").inner_text().replace("\nCopy", "")
+            for job in ("ended", "limited", "killed", "program", "nameless", "done")
+        }
+        assert page.locator(".crawl[data-job^=ended] .command code").inner_text().endswith(f"{HOSTILE}' --job b")
+        assert (said["limited"].split("\n")[-1], said["killed"].split("\n")[-1]) == (
+            "curtsy crawl a --limit 9", "curtsy crawl killed",
+        )  # fmt: skip
+        assert said["done"] == ""
+        snapshot("\n".join(each.split("\n")[0] for each in said.values()), "resume")
+
+
+def test_the_history_is_plotted_with_labelled_axes_and_written_as_a_table(browser: Browser, scene: Scene) -> None:
+    """Of all hosts and of one; by the last hour and the last day; with the keyboard"""
+    with looking(browser, scene.served.url) as looked:
+        page = looked.page
+        for place, root in (("#/", "#history"), (f"#/host/{scene.domain(1)}", "#host-history")):
+            page.goto(scene.served.url + place)
+            page.locator(f"{root} [data-plot=requests] .bar").first.wait_for()
+            page.focus(f"{root} [data-period=day]")
+            page.keyboard.press("Enter")
+            assert page.locator(f"{root} [data-period=day]").get_attribute("aria-pressed") == "true"
+            page.locator(f"{root} details.numbers-of summary").press("Enter")
+            page.locator(f"{root} tbody td").first.wait_for()
+            looked.wait(  # both are drawn from the same counts
+                f"""() => {{
+                    const number = (text) => Number(text.replaceAll(",", "").match(/\\d+/)[0]);
+                    const rows = [...document.querySelectorAll("{root} tbody tr")];
+                    const sum = rows.reduce((all, row) => all + number(row.children[1].textContent), 0);
+                    const whole = document.querySelector("{root} [data-plot=requests] .sum").textContent;
+                    return sum > 0 && sum === number(whole);
+                }}"""
+            )
+            for kind in ("requests", "pages", "errors", "wait"):
+                plot = page.locator(f"{root} [data-plot={kind}]")
+                assert "last day" in (plot.locator("svg").get_attribute("aria-label") or "")
+                labels = plot.locator("svg text").all_text_contents()
+                assert "0" in labels
+                assert sum(re.fullmatch(r"\d\d:\d\d", each) is not None for each in labels) >= 3
+
+
+def test_every_sort_key_is_within_reach_on_a_phone(browser: Browser, scene: Scene) -> None:
+    with looking(browser, scene.served.url, viewport={"width": 390, "height": 850}) as looked:
+        page = looked.page
+        page.locator("#hosts-body tr").nth(3).wait_for()
+        keys = page.locator("#sort-by option").evaluate_all("all => all.map((each) => each.value)")
+        first = "domain => document.querySelector('#hosts-body tr')?.dataset.domain === domain"
+        assert keys == [*SORTS]
+
+        page.select_option("#sort-by", "host")
+        looked.wait(first, scene.domain(1))
+        page.locator("#sort-order").press("Enter")
+        looked.wait(first, scene.domain(4))
+        page.select_option("#sort-by", "asked")
+        assert page.locator("#sort-order").inner_text().startswith("Descending")
+        for column in ("requests", "pages", "asked", "budget", "next"):
+            assert page.locator(f"#hosts-body tr >> nth=0 >> .col-{column}").is_visible(), column
+
+
 def test_a_budget_says_what_it_counts(browser: Browser, scene: Scene, snapshot: Snapshot) -> None:
     """Issue 7: the process that fetches here has no limit, so it charges nothing for what it sends."""
     row = ROW.format(scene.domain(1))
     with looking(browser, scene.served.url) as looked:
         looked.wait(f"place => ({NUMBER})(place) > 0", f"{row} .col-requests")
         assert looked.text(f"{row} .col-budget") == "0 of 200"
-        snapshot(looked.text("#overview .note"), "overview")
-        snapshot(looked.text("#figure-requests .under"), "figure")
+        snapshot(looked.text("#overview .hosts .note"), "overview")
 
         looked.page.click(f"{row} a")
         looked.page.locator("#facts .fact").first.wait_for()
         fact = " ".join(looked.text(".fact").split())
         assert "0 of 200" in fact
         snapshot(fact, "fact")
-        snapshot(looked.text("#host .note"), "host")
+        snapshot(looked.text("#host > .note"), "host")
 
 
 def test_a_host_is_paused_resumed_and_its_limit_changed_by_hand(
@@ -459,15 +585,56 @@ def test_it_can_be_used_without_eyes_or_mouse(browser: Browser, scene: Scene) ->
         assert page.evaluate("document.activeElement.id") == "main"
         for name in ("header", "nav", "main", "footer"):
             assert page.locator(name).count() > 0, name
-        unnamed = """() => [...document.querySelectorAll('button, input, select, a')]
-            .filter(each => !(each.textContent.trim() || each.labels?.length || each.getAttribute('aria-label')))
-            .map(each => each.id)"""
-        assert page.evaluate(unnamed) == []
         page.focus("#search")
         page.keyboard.press("Tab")
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-        assert page.locator("#figure-requests svg").get_attribute("aria-label")
         assert page.locator("[aria-live]").count() >= 2
+
+
+ACCESSIBLE = (Path(__file__).parent / "accessible.js").read_text()
+"""Finds what has no name, refers to nothing, breaks an order or is hard to read."""
+
+
+def _every_view(looked: Looked, scene: Scene) -> Iterator[str]:
+    """Open each view in light and dark, all folded parts unfolded."""
+    page = looked.page
+    for name, place, sign in (
+        ("overview", "#/", "#hosts-body tr"),
+        ("host", f"#/host/{scene.domain(3)}", "#fetches tr"),
+        ("why", f"#/why?url={scene.site.url('/private/x', host='127.0.0.3')}", ".verdict"),
+    ):
+        page.goto(scene.served.url + place)
+        page.locator(sign).first.wait_for()
+        page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+            yield f"{name} {scheme}"
+
+
+@pytest.mark.usefixtures("trouble", "shared_job")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_all_has_a_name_and_every_text_can_be_read(browser: Browser, scene: Scene, width: int) -> None:
+    with looking(browser, scene.served.url, viewport={"width": width, "height": 850}) as looked:
+        for view in _every_view(looked, scene):
+            assert looked.page.evaluate(ACCESSIBLE) == [], view
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("trouble", "shared_job")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_axe_finds_nothing(browser: Browser, scene: Scene, tmp_path: Path, width: int) -> None:
+    """Of its rules of WCAG 2.2 and of good practice, with hosts and without any"""
+    axe = resources.files(pytest.importorskip("axe_playwright_python")).joinpath("axe.min.js").read_text()
+    judged = "async () => (await axe.run()).violations.map((each) => [each.id, each.nodes.map((node) => node.html)])"
+    options = {"viewport": {"width": width, "height": 850}}
+    with looking(browser, scene.served.url, **options) as looked:
+        for view in _every_view(looked, scene):
+            looked.page.evaluate(axe)
+            assert looked.page.evaluate(judged) == [], view
+    with serving(tmp_path) as served, looking(browser, served.url, **options) as looked:
+        looked.page.locator("#hosts-empty").wait_for()
+        looked.page.evaluate(axe)
+        assert looked.page.evaluate(judged) == []
 
 
 @pytest.mark.alone

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 FILES = {
     "style.css": "text/css",
     "app.js": "text/javascript",
+    "basics.js": "text/javascript",
+    "plots.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
 """Files of the page, besides `index.html`."""

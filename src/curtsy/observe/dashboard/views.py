@@ -125,8 +125,9 @@ def page_of(board: Board, query: Query) -> Page:
 
 
 def overview_of(board: Board) -> dict[str, Any]:
-    """Return the overview without the table and the charts."""
+    """Return the overview without the table and the samples."""
     return {
+        "history": board.statistics.history.as_dict(),
         "trouble": board.trouble,
         "figures": figures_of(board),
         "alerts": board.alerts,
@@ -174,12 +175,16 @@ def _quantiles(found: Distribution) -> dict[str, float] | None:
 
 
 def fetches_of(board: Board, domain: str) -> dict[str, Any]:
-    """Return one host's last fetches, the latest first, and its counts over all processes."""
+    """Return one host's last fetches, the latest first, and its counts and history over all processes."""
     found = board.statistics.hosts.get(domain)
     if found is None:
-        return {"fetches": [], "counts": None}
+        return {"fetches": [], "counts": None, "history": None}
     fetches = [msgspec.structs.asdict(fetch) for fetch in reversed(found.last)]
-    return {"fetches": fetches, "counts": _counts(found, *COUNTED, "requests", "pages")}
+    return {
+        "fetches": fetches,
+        "counts": _counts(found, *COUNTED, "requests", "pages"),
+        "history": found.history.as_dict(),
+    }
 
 
 def host_of(store: Store, settings: Settings, domain: str) -> dict[str, Any]:

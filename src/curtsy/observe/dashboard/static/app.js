@@ -1,27 +1,28 @@
 // The page of `curtsy serve`, without a framework or build step.
 //
-// Data of sites is inserted as text. This file does not use innerHTML, and the content security policy forbids it.
-//
 // The server sorts, filters and pages the table, and sends a row again only when it has changed. Instants are epoch
 // seconds; this file computes the relative times on the screen once a second.
 
 const ROWS = 50;
-const WINDOW = 300; // maximum seconds in the small charts
+const WINDOW = 60; // seconds of the present rate
 const NOW_AND_THEN = 5000; // milliseconds between two reads of data that seldom changes
+
+import { brief, clock, count, h, mark, meter, part, plural, put, rate, size, span, svg, words } from "./basics.js";
+import { Plots, total } from "./plots.js";
 
 const $ = (id) => document.getElementById(id);
 
 // --- Words ----------------------------------------------------------------------------------------------------------
 
 const STATES = {
-  open: "Breaker open", trial: "On trial", spent: "Budget used", paused: "Paused", denied: "Denied", resting: "Resting",
-  waiting: "Waiting", fetching: "Fetching", free: "Free",
+  open: "Stopped after errors", trial: "Tested again", spent: "Daily limit reached", paused: "Paused", denied: "Not allowed",
+  resting: "Backing off", waiting: "Waiting", fetching: "Fetching", free: "Ready",
 };
 
 const REASONS = {
   invalid_url: "Invalid URL", domain_denied: "On the denylist", path_denied: "Path denied by the settings",
   address_refused: "Private or unreachable address", robots_disallowed: "Disallowed by robots.txt", robots_unreachable: "robots.txt cannot be fetched",
-  crawl_delay_too_long: "Crawl-delay too long", domain_budget_exceeded: "Daily limit reached", circuit_open: "Breaker open",
+  crawl_delay_too_long: "Crawl-delay too long", domain_budget_exceeded: "Daily limit reached", circuit_open: "Its host was stopped after errors",
   paused: "Paused by a user", deadline_exceeded: "Deadline too short", not_in_cache: "Not in the cache", closed: "Client closed",
   http_status: "Answered with an error", timeout: "Timed out", dns_error: "Name not found", connection_error: "No connection",
   tls_error: "TLS failed", bad_response: "Invalid HTTP response", incomplete: "Incomplete response", too_large: "Too large",
@@ -30,88 +31,6 @@ const REASONS = {
 };
 
 const CHECKS = { yes: ["✓", "yes"], no: ["✗", "no"], wait: ["◔", "wait"], unknown: ["?", "unknown"], off: ["–", "not relevant"] };
-
-const words = (table, name) => table[name] ?? String(name).replaceAll("_", " ");
-const plain = new Intl.NumberFormat("en");
-const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
-const count = (number) => (number < 100000 ? plain.format(number) : short.format(number));
-const plural = (number, noun, nouns = `${noun}s`) => `${count(number)} ${number === 1 ? noun : nouns}`;
-
-function span(seconds) {
-  if (seconds < 1) return `${Math.max(0, seconds).toFixed(1)} s`;
-  const total = Math.round(seconds);
-  if (total < 60) return `${total} s`;
-  const minutes = Math.floor(total / 60);
-  if (minutes < 60) return `${minutes} min${total % 60 && minutes < 10 ? ` ${total % 60} s` : ""}`;
-  const hours = Math.floor(minutes / 60);
-  if (hours < 24) return `${hours} h${minutes % 60 ? ` ${minutes % 60} min` : ""}`;
-  const days = Math.floor(hours / 24);
-  return `${days} day${days > 1 ? "s" : ""}${hours % 24 ? ` ${hours % 24} h` : ""}`;
-}
-
-const ago = (at) => (now() - at < 2 ? "just now" : `${span(now() - at)} ago`);
-const brief = (seconds) => (seconds < 0.0005 ? "under 1 ms" : seconds < 1 ? `${Math.round(seconds * 1000)} ms` : seconds < 100 ? `${seconds.toFixed(1)} s` : span(seconds));
-
-const clock = (at) => new Date(at * 1000).toLocaleTimeString();
-
-function size(bytes) {
-  for (const unit of ["B", "KB", "MB", "GB"]) {
-    if (bytes < 1024) return unit === "B" || bytes >= 100 ? `${Math.round(bytes)} ${unit}` : `${bytes.toFixed(1)} ${unit}`;
-    bytes /= 1024;
-  }
-  return `${bytes.toFixed(1)} TB`;
-}
-
-// --- The document ---------------------------------------------------------------------------------------------------
-
-function h(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value === null || value === undefined || value === false) continue;
-    if (name === "class") element.className = value;
-    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else element.setAttribute(name, value === true ? "" : value);
-  }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
-  return element;
-}
-
-function svg(tag, attributes = {}, ...children) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
-
-function put(element, text) {
-  text = String(text);
-  if (element.textContent !== text) element.textContent = text;
-}
-
-function mark(element, name, value) {
-  if (element.getAttribute(name) !== value) {
-    if (value === null) element.removeAttribute(name);
-    else element.setAttribute(name, value);
-  }
-}
-
-function meter(share = 0) {
-  const bar = h("span");
-  const element = h("div", { class: "meter", "aria-hidden": "true" }, bar);
-  element.show = (part) => {
-    bar.style.width = `${Math.min(100, part * 100)}%`;
-    mark(element, "data-tone", part >= 1 ? "bad" : part >= 0.8 ? "warn" : null);
-  };
-  element.show(share);
-  return element;
-}
-
-// A bar for comparison, in neutral colours.
-function part(share) {
-  const bar = h("span");
-  bar.style.width = `${share * 100}%`;
-  return h("div", { class: "meter" }, bar);
-}
 
 function badge(state) {
   return h("span", { class: `badge c-${state}` }, words(STATES, state));
@@ -127,6 +46,7 @@ let session = null;
 let skew = 0; // difference between the store's clock and ours
 
 const now = () => Date.now() / 1000 + skew;
+const ago = (at) => (now() - at < 2 ? "just now" : `${span(now() - at)} ago`);
 
 class Refusal extends Error {
   constructor(status, message) {
@@ -212,99 +132,68 @@ document.addEventListener("visibilitychange", () => {
 
 // --- Overview: figures ----------------------------------------------------------------------------------------------
 
-const FIGURES = [
-  { id: "requests", title: "Requests", of: 1, unit: "a second" },
-  { id: "pages", title: "Pages", of: 2, unit: "a second" },
-  { id: "cache", title: "From the cache", of: 4 },
-  { id: "refused", title: "Refused", of: 3, tone: "warn" },
-  { id: "latency", title: "Response time" },
-  { id: "hosts", title: "Hosts" },
-];
+const FIGURES = {
+  requests: "Requests now", pages: "Pages now", errors: "Errors in the last hour", wait: "Wait before a request",
+  cache: "From the cache", hosts: "Hosts",
+};
 
 let samples = [];
 let figures = {};
+let history = null;
 const tiles = {};
 
 function makeFigures() {
-  for (const each of FIGURES) {
-    const value = h("p", { class: "value" });
-    const under = h("p", { class: "under" });
-    const tile = h("article", { class: "figure", "data-tone": each.tone, id: `figure-${each.id}` }, h("h3", {}, each.title), value, under);
-    const parts = { tile, value, under };
-    if (each.of) {
-      parts.area = svg("path", { class: "spark-area" });
-      parts.line = svg("path", { class: "spark-line" });
-      parts.chart = svg("svg", { viewBox: "0 0 300 46", preserveAspectRatio: "none", role: "img" }, parts.area, parts.line);
-      tile.append(parts.chart);
-    } else if (each.id === "hosts") {
+  for (const [id, title] of Object.entries(FIGURES)) {
+    const parts = { value: h("p", { class: "value" }), under: h("p", { class: "under" }) };
+    parts.tile = h("article", { class: "figure", id: `figure-${id}` }, h("h3", {}, title), parts.value, parts.under);
+    if (id === "hosts") {
       parts.bar = h("div", { class: "states", "aria-hidden": "true" });
-      tile.append(parts.bar);
+      parts.tile.append(parts.bar);
     }
-    tiles[each.id] = parts;
-    $("figures").append(tile);
+    tiles[id] = parts;
+    $("figures").append(parts.tile);
   }
 }
 
-// The rate over the seconds before each sample: processes publish their counts only every few seconds.
-function rates(of, over) {
-  const found = [];
-  let first = 0;
-  for (let last = 1; last < samples.length; last++) {
-    while (first < last - 1 && samples[last][0] - samples[first][0] > over) first++;
-    const seconds = samples[last][0] - samples[first][0];
-    if (seconds > 0) found.push([samples[last][0], Math.max(0, samples[last][of] - samples[first][of]) / seconds]);
-  }
-  return found;
-}
-
-function spark(parts, points, title) {
+// The rate over the last minute, by the reads of the store since this page or another one is open; before there are
+// enough, by the history.
+function rateOf(kind, place) {
   const end = samples.at(-1)?.[0] ?? 0;
-  const window = Math.min(WINDOW, Math.max(30, end - (points[0]?.[0] ?? end)));
-  const seen = points.filter(([at]) => end - at <= window);
-  const peak = Math.max(0, ...seen.map(([, value]) => value));
-  const top = peak || 1;
-  const dots = seen.map(([at, value]) => `${(300 - ((end - at) / window) * 300).toFixed(1)},${(44 - (value / top) * 38).toFixed(1)}`);
-  mark(parts.line, "d", dots.length > 1 ? `M${dots.join("L")}` : "");
-  const from = dots[0]?.split(",")[0];
-  mark(parts.area, "d", dots.length > 1 ? `M${from},46L${dots.join("L")}L300,46Z` : "");
-  const last = seen.at(-1)?.[1] ?? 0;
-  mark(parts.chart, "aria-label", `${title} a second, over the last minutes: now ${last.toFixed(2)}, at most ${peak.toFixed(2)}`);
-  return last;
+  const first = samples.find(([at]) => end - at <= WINDOW);
+  const seconds = first ? end - first[0] : 0;
+  if (seconds >= 10) return Math.max(0, samples.at(-1)[place] - first[place]) / seconds;
+  const minute = Math.floor(now() / 60) * 60;
+  const at = (from) => history.hour[kind][(from - history.hour.from) / 60] ?? 0;
+  return (at(minute) + at(minute - 60) * (1 - (now() - minute) / 60)) / 60;
 }
 
-function figure(value, unit) {
-  return unit ? [document.createTextNode(value), h("small", {}, ` ${unit}`)] : [document.createTextNode(value)];
-}
-
-function big(id, value, unit, under) {
+function big(id, [value, unit], under) {
   const parts = tiles[id];
   const text = unit ? `${value} ${unit}` : value;
-  if (parts.value.textContent !== text) parts.value.replaceChildren(...figure(value, unit));
+  if (parts.value.textContent !== text) parts.value.replaceChildren(value, ...(unit ? [h("small", {}, ` ${unit}`)] : []));
   put(parts.under, under);
 }
 
-const perSecond = (rate) => (rate >= 100 ? count(Math.round(rate)) : rate >= 10 ? rate.toFixed(1) : rate.toFixed(2));
-
 function drawFigures() {
-  const requests = spark(tiles.requests, rates(1, 6), "Requests");
-  const pages = spark(tiles.pages, rates(2, 6), "Pages");
-  spark(tiles.cache, rates(4, 20), "Answers from the cache");
-  spark(tiles.refused, rates(3, 20), "Refusals");
-  const refused = Object.values(figures.refused ?? {}).reduce((sum, each) => sum + each, 0);
+  const hour = (kind) => total(history.hour, kind, now());
+  const [requests, errors] = [hour("requests"), hour("errors")];
+  const running = crawls.filter((each) => each.state === "running" || each.state === "waiting");
+  // The rate of a crawl is the same on its card.
+  const pages = running.length ? running.reduce((sum, each) => sum + each.rate, 0) : rateOf("pages", 2);
+  const flying = samples.at(-1)?.[6] ?? 0;
+  big("requests", rate(rateOf("requests", 1)), `${count(requests)} in the last hour${flying ? `, ${count(flying)} waiting for an answer` : ""}`);
+  big("pages", rate(pages), `${count(hour("pages"))} in the last hour${running.length ? `; ${plural(running.length, "crawl")} now` : ""}`);
+  mark(tiles.errors.tile, "data-tone", errors > 0.1 * requests ? "bad" : null);
+  big("errors", [count(errors)], errors && requests ? `${((100 * errors) / requests).toFixed(errors * 10 < requests ? 1 : 0)} % of ${plural(requests, "request")}` : requests ? `${plural(requests, "request")} without an error` : "no request in the last hour");
+  const answers = figures.latency ? `; half of the answers come within ${brief(figures.latency.median)}` : "";
+  big("wait", [requests ? brief(hour("waited") / requests) : "–"], requests ? `on average, to keep to the limits${answers}` : "no request in the last hour");
   const cached = (figures.cache_hits ?? 0) + (figures.revalidated ?? 0);
-  // The sums of a part of the hosts would mislead.
-  const charged = (number) => (figures.listed < figures.hosts ? "" : `${count(number ?? 0)} charged today, `);
-  big("requests", perSecond(requests), "/s", `${charged(figures.requests_today)}${count(samples.at(-1)?.[6] ?? 0)} in flight`);
-  big("pages", perSecond(pages), "/s", `${charged(figures.pages_today)}${size(figures.bytes ?? 0)} in all`);
-  big("cache", count(cached), "", figures.ok ? `${Math.round((100 * cached) / figures.ok)} % of what succeeded` : "nothing yet");
-  big("refused", count(refused), "", figures.fetches ? `of ${plural(figures.fetches, "fetch", "fetches")}` : "nothing yet");
-  const latency = figures.latency;
-  const waits = figures.waits ? `, in line for ${brief(figures.waits.median)}` : "";
-  big("latency", latency ? brief(latency.median) : "–", "", latency ? `95 % within ${brief(latency.p95)}${waits}` : "nothing measured yet");
+  big("cache", [figures.ok ? `${Math.round((100 * cached) / figures.ok)} %` : "–"], figures.ok ? `${count(cached)} of ${plural(figures.ok, "page")} needed no new copy` : "no page yet");
   const states = figures.states ?? {};
-  const open = (states.open ?? 0) + (states.trial ?? 0);
-  mark(tiles.hosts.tile, "data-tone", open ? "bad" : null);
-  big("hosts", count(figures.hosts ?? 0), "", open ? `${plural(open, "breaker")} open` : "all breakers closed");
+  const trouble = (states.open ?? 0) + (states.trial ?? 0);
+  mark(tiles.hosts.tile, "data-tone", trouble ? "bad" : null);
+  const wrong = [[trouble, "stopped after errors"], [states.spent ?? 0, "at the daily limit"], [states.paused ?? 0, "paused"]];
+  big("hosts", [count(figures.hosts ?? 0)], wrong.filter(([number]) => number).map(([number, text]) => `${count(number)} ${text}`).join(", ") || (figures.hosts ? "all can be requested" : "none is known yet"));
   const shown = Object.entries(states);
   const bar = tiles.hosts.bar;
   if (bar.dataset.shown !== JSON.stringify(shown)) {
@@ -335,14 +224,36 @@ function reasons(into, found, none) {
 
 // --- Overview: alerts and crawls ------------------------------------------------------------------------------------
 
+const ALERTS = {
+  breaker_open: "Hosts are stopped after errors", many_blocked: "Many requests are not sent, because their hosts are stopped",
+  many_trips: "Hosts fail again and again", budget_nearly_used: "Daily limits are nearly reached",
+  no_progress: "A crawl makes no progress", dead_workers: "A part of a crawl has ended without a word",
+};
+const BAD = ["breaker_open", "no_progress", "dead_workers"];
+const OPEN_ALERTS = 2; // alerts beyond that are folded
+const LONG = 140; // characters of a message; longer ones, which name many hosts, are folded
+
 let alerts = [];
+
+function makeAlert({ name, message }) {
+  const open = figures.states?.open ?? 0;
+  const title = h("b", {}, name === "breaker_open" && open ? `${plural(open, "host is", "hosts are")} stopped after errors` : words(ALERTS, name));
+  const attributes = { class: `notice${BAD.includes(name) ? " bad" : ""}`, "data-alert": name };
+  if (message.length <= LONG) return h("div", attributes, title, h("p", {}, message));
+  return h("details", attributes, h("summary", {}, title), h("p", {}, message));
+}
 
 function drawAlerts(found) {
   const news = found.filter((each) => !alerts.some((other) => other.name === each.name));
+  const open = [...$("alerts").querySelectorAll("details[open]")].map((each) => each.dataset.alert);
   alerts = found;
   $("alerts").hidden = !found.length;
-  $("alerts").replaceChildren(...found.map((each) => h("p", { class: `notice ${each.name === "breaker_open" ? "bad" : ""}`, "data-alert": each.name }, each.message)));
-  if (news.length) say(`Alert: ${news.map((each) => each.message).join(" ")}`);
+  const made = found.map(makeAlert);
+  const folded = made.slice(OPEN_ALERTS);
+  const more = folded.length > 1 ? [h("details", { class: "folded", "data-alert": "more" }, h("summary", {}, `${plural(folded.length, "more alert")}`), ...folded)] : folded;
+  $("alerts").replaceChildren(...made.slice(0, OPEN_ALERTS), ...more);
+  for (const each of $("alerts").querySelectorAll("details")) each.open = open.includes(each.dataset.alert);
+  if (news.length) say(`Alert: ${news.map((each) => words(ALERTS, each.name)).join(". ")}`);
 }
 
 let crawls = [];
@@ -367,16 +278,16 @@ function drawCrawls() {
 const isShared = (crawl) => crawl.workers.some((each) => each.worker);
 const nameOf = (crawl) => (isShared(crawl) ? crawl.job : `${crawl.job} ${crawl.process}`);
 
-const WORKING = { running: "At work", waiting: "Waits", silent: "Silent", stopped: "Stopped", finished: "Finished" };
+const WORKING = { running: "At work", waiting: "Waiting", silent: "Silent", stopped: "Stopped", finished: "Finished" };
 
 const inWords = (states) => Object.entries(states).map(([state, number]) => `${count(number)} ${words(WORKING, state).toLowerCase()}`).join(", ");
 
 function makeCrawl(crawl) {
-  const parts = { title: h("h3"), seeds: h("span", { class: "seeds" }), left: h("span", { class: "left" }), numbers: h("p", { class: "numbers" }), bar: h("span"), body: h("tbody"), summary: h("summary"), crew: h("tbody"), crewSummary: h("summary"), more: h("p", { class: "more" }) };
+  const parts = { title: h("h3"), seeds: h("span", { class: "seeds" }), left: h("span", { class: "left" }), numbers: h("p", { class: "numbers" }), bar: h("span"), body: h("tbody"), summary: h("summary"), crew: h("tbody"), crewSummary: h("summary"), more: h("p", { class: "more" }), resume: h("div", { class: "resume" }) };
   const track = h("div", { class: "track", role: "progressbar", "aria-label": `Progress of ${crawl.job}`, "aria-valuemin": "0", "aria-valuemax": "100" }, parts.bar);
-  const details = h("details", {}, parts.summary, h("table", {}, h("thead", {}, h("tr", {}, ...["Host", "State", "Pages", "Queued", "Errors"].map((name, place) => h("th", { scope: "col", class: place > 1 ? "num" : null }, name)))), parts.body));
-  const crew = h("details", { class: "crew" }, parts.crewSummary, h("table", {}, h("thead", {}, h("tr", {}, ...["Worker", "State", "Pages", "Pages a second", "Failed", "Last seen"].map((name, place) => h("th", { scope: "col", class: place > 1 ? "num" : null }, name)))), parts.crew), parts.more);
-  const card = h("article", { class: "sheet crawl", "data-job": nameOf(crawl) }, h("div", { class: "head" }, parts.title, parts.seeds, parts.left), track, parts.numbers, isShared(crawl) ? crew : null, details);
+  const details = h("details", {}, parts.summary, h("table", {}, h("thead", {}, h("tr", {}, ...["Host", "State", "Pages", "Still to do", "Errors"].map((name, place) => h("th", { scope: "col", class: place > 1 ? "num" : null }, name)))), parts.body));
+  const crew = h("details", { class: "crew" }, parts.crewSummary, h("table", {}, h("thead", {}, h("tr", {}, ...["Process", "State", "Pages", "Pages a second", "Errors", "Last seen"].map((name, place) => h("th", { scope: "col", class: place > 1 ? "num" : null }, name)))), parts.crew), parts.more);
+  const card = h("article", { class: "sheet crawl", "data-job": nameOf(crawl) }, h("div", { class: "head" }, parts.title, parts.seeds, parts.left), track, parts.numbers, parts.resume, isShared(crawl) ? crew : null, details);
   card.show = (each) => {
     mark(card, "data-state", each.state);
     put(parts.title, each.job);
@@ -393,16 +304,17 @@ function makeCrawl(crawl) {
     const percent = each.state === "finished" ? 100 : Math.round(share * 100);
     parts.bar.style.width = `${percent}%`;
     mark(track, "aria-valuenow", String(percent));
-    const numbers = [[each.pages, "fetched"], [each.cached, "from the cache"], [each.failed, "failed"], [each.skipped, "skipped"], [each.queued, "queued"], [each.in_flight, "under way"]];
+    const numbers = [[each.pages, each.pages === 1 ? "page fetched" : "pages fetched"], [each.cached, "from the cache"], [each.failed, each.failed === 1 ? "error" : "errors"], [each.skipped, "skipped"], [each.queued, "still to do"], [each.in_flight, "waiting for an answer"]];
     const is_resumed = each.pages_before !== null;
-    const text = JSON.stringify([numbers, each.rate, each.bytes, is_resumed]);
+    const text = JSON.stringify([numbers, each.rate, each.bytes, is_resumed, is_over]);
     if (parts.numbers.dataset.shown !== text) {
       parts.numbers.dataset.shown = text;
-      parts.numbers.replaceChildren(...(is_resumed ? [h("span", {}, "In all runs:")] : []), ...numbers.map(([number, noun]) => h("span", {}, h("b", {}, count(number)), ` ${noun}`)), h("span", {}, h("b", {}, perSecond(each.rate)), " pages a second"), h("span", {}, h("b", {}, size(each.bytes))));
+      parts.numbers.replaceChildren(...(is_resumed ? [h("span", {}, "In all runs:")] : []), ...numbers.filter(([number], place) => number || !place).map(([number, noun]) => h("span", {}, h("b", {}, count(number)), ` ${noun}`)), ...[is_over ? null : h("span", {}, h("b", {}, rate(each.rate)[0]), ` pages ${rate(each.rate)[1]}`), each.bytes ? h("span", {}, h("b", {}, size(each.bytes))) : null].filter(Boolean));
     }
+    drawResume(parts.resume, each, is_over, silent);
     put(parts.summary, is_resumed ? `Its hosts, in this run: ${plural(each.pages + each.cached - each.pages_before, "page")}` : "Its hosts");
     mark(crew, "data-lost", each.states.silent ? "" : null);
-    put(parts.crewSummary, `Its workers: ${inWords(each.states)}`);
+    put(parts.crewSummary, `Its processes: ${inWords(each.states)}`);
     drawWorkers(parts, crew, each);
     details.hidden = !each.hosts.length;
     if (details.open && parts.body.dataset.shown !== JSON.stringify(each.hosts)) {
@@ -413,6 +325,32 @@ function makeCrawl(crawl) {
   return card;
 }
 
+const ENDS = {
+  max_pages: "It reached its limit of pages. Resume it with a higher limit than in this command:",
+  max_time: "It reached its limit of time. Resume it:", max_bytes: "It reached its limit of bytes. Resume it:",
+  later: "The rest can be requested later. Resume it then:", not_written: "An output could not be written. Mend that, then resume it:",
+};
+
+// How to resume a crawl that ended with something left, or that was killed.
+function drawResume(into, { state, ended, is_job, command, job }, is_over, silent) {
+  const is_lost = !is_over && silent > 30;
+  const shown = state === "stopped" || is_lost ? JSON.stringify([ended, is_job, command, is_lost]) : "";
+  if (into.dataset.shown === shown) return;
+  into.dataset.shown = shown;
+  if (!shown) return into.replaceChildren();
+  const why = is_lost ? "It has perhaps been killed. Resume it:" : words({ ...ENDS, "": "It ended by an error. Resume it:", stopped: "It was stopped. Resume it:" }, ENDS[ended] ? ended : ended ? "stopped" : "");
+  if (!is_job) return into.replaceChildren(h("p", {}, "It cannot be resumed, because it has no name: --job NAME gives one."));
+  if (!command) return into.replaceChildren(h("p", {}, `${why.replace(/:$/, "")} by the program that started it, with job="${job}".`));
+  const copied = async (event) => {
+    const button = event.currentTarget;
+    await navigator.clipboard.writeText(command);
+    put(button, "Copied");
+    say("The command is copied.");
+  };
+  const copy = navigator.clipboard ? h("button", { type: "button", onclick: copied, "aria-label": `Copy the command that resumes ${job}` }, "Copy") : null;
+  into.replaceChildren(h("p", {}, why), h("div", { class: "command" }, h("code", {}, command), ...(copy ? [copy] : [])));
+}
+
 function drawWorkers(parts, crew, { workers, states }) {
   const shown = JSON.stringify(workers.map((each) => ({ ...each, updated_at: Math.floor(now() - each.updated_at) })));
   if (!crew.open || parts.crew.dataset.shown === shown) return;
@@ -421,11 +359,11 @@ function drawWorkers(parts, crew, { workers, states }) {
     h("td", { class: "host" }, h("b", {}, each.process), h("small", {}, each.worker)),
     h("td", {}, h("span", { class: `badge c-${{ running: "free", waiting: "waiting", silent: "open" }[each.state] || "denied"}` }, words(WORKING, each.state))),
     h("td", { class: "num", "data-name": "pages" }, count(each.pages)),
-    h("td", { class: "num", "data-name": "a second" }, perSecond(each.rate)),
-    h("td", { class: "num", "data-name": "failed" }, count(each.failed)),
+    h("td", { class: "num", "data-name": "a second" }, each.rate.toFixed(2)),
+    h("td", { class: "num", "data-name": "errors" }, count(each.failed)),
     h("td", { class: "num seen" }, `${span(Math.max(0, now() - each.updated_at))} ago`))));
   const more = Object.values(states).reduce((sum, each) => sum + each, 0) - workers.length;
-  put(parts.more, more > 0 ? `and ${plural(more, "more worker")}` : "");
+  put(parts.more, more > 0 ? `and ${plural(more, "more process", "more processes")}` : "");
 }
 
 // --- Overview: the table of hosts -----------------------------------------------------------------------------------
@@ -433,11 +371,11 @@ function drawWorkers(parts, crew, { workers, states }) {
 const COLUMNS = [
   { id: "host", title: "Host" },
   { id: "state", title: "State" },
-  { id: "next", title: "Next", num: true },
-  { id: "budget", title: "Budget today", first: "desc" },
+  { id: "next", title: "Next request", num: true },
+  { id: "budget", title: "Used today", first: "desc" },
   { id: "requests", title: "Requests", num: true, first: "desc" },
   { id: "pages", title: "Pages", num: true, first: "desc" },
-  { id: "latency", title: "Answers in", num: true, first: "desc" },
+  { id: "latency", title: "Response time", num: true, first: "desc" },
   { id: "asked", title: "Last request", num: true, first: "desc" },
 ];
 
@@ -455,6 +393,7 @@ function makeTable() {
     column.head = head;
     column.arrow = arrow;
     $("hosts-head").append(head);
+    $("sort-by").append(h("option", { value: column.id }, column.title));
   }
   markSort();
 }
@@ -465,6 +404,8 @@ function markSort() {
     mark(column.head, "aria-sort", is_sorted ? (query.order === "asc" ? "ascending" : "descending") : null);
     put(column.arrow, is_sorted ? (query.order === "asc" ? "▲" : "▼") : "");
   }
+  $("sort-by").value = query.sort;
+  put($("sort-order"), query.order === "asc" ? "Ascending ▲" : "Descending ▼");
 }
 
 function sortBy(column) {
@@ -494,6 +435,7 @@ function showRow(entry, row) {
   const before = entry.row;
   entry.row = row;
   mark(element, "data-state", row.state);
+  mark(element, "data-unmeasured", row.latency === null ? "" : null);
   put(parts.state, words(STATES, row.state));
   mark(parts.state, "class", `badge c-${row.state}`);
   put(parts.mark, row.changed ? "limit changed" : "");
@@ -506,7 +448,7 @@ function showRow(entry, row) {
   put(parts.latency, row.latency === null ? "–" : brief(row.latency));
   tickRow(entry);
   if (before && before.state !== row.state && (row.state === "open" || before.state === "open")) {
-    say(`${row.domain}: ${row.state === "open" ? "breaker open" : words(STATES, row.state)}`);
+    say(`${row.domain}: ${words(STATES, row.state)}`);
   }
 }
 
@@ -514,7 +456,7 @@ function showRow(entry, row) {
 function tickRow({ row, parts }) {
   const left = row.until === null ? null : row.until - now();
   put(parts.next, row.state === "free" || row.state === "fetching" || (left !== null && left <= 0) ? "now" : left !== null ? `in ${span(left)}` : row.state === "trial" ? "one request" : "–");
-  put(parts.why, row.state === "open" && row.last_status ? `after ${row.last_status}` : row.state === "resting" ? "Retry-After, or a failure" : row.failures ? plural(row.failures, "failure") : "");
+  put(parts.why, row.state === "open" && row.last_status ? `after ${row.last_status}` : row.state === "resting" ? "it asked to, or failed" : row.failures ? `${plural(row.failures, "error")} in a row` : "");
   put(parts.asked, row.last_asked === null ? "never" : ago(row.last_asked));
 }
 
@@ -556,7 +498,9 @@ function drawPager() {
   $("next").disabled = last >= matching;
   document.querySelector("#overview .pager div").hidden = matching <= ROWS && query.offset === 0;
   $("hosts-empty").hidden = matching > 0;
-  put($("hosts-empty"), query.search || query.state ? "No host matches." : "No host is known yet. Hosts appear here after their first request.");
+  $("hosts-table").hidden = !matching;
+  put($("hosts-empty"), query.search || query.state ? "No host matches." : "No host is known yet. Hosts appear here after their first request, such as by: curtsy crawl https://example.org/");
+  $("overview").classList.toggle("unused", !total && !figures.fetches);
 }
 
 function drawChips() {
@@ -586,17 +530,19 @@ function openOverview() {
     is_first = false;
     if (news.samples) samples = [...samples, ...news.samples].slice(-600);
     if (news.figures) figures = news.figures;
-    if (news.figures || news.samples) drawFigures();
-    if (news.figures) {
-      drawChips();
-      reasons($("refused"), figures.refused, "No fetch was refused.");
-      reasons($("failed"), figures.failed, "No fetch has failed.");
-    }
-    if (news.alerts) drawAlerts(news.alerts);
+    if (news.history) history = news.history;
     if (news.crawls) {
       crawls = news.crawls;
       drawCrawls();
     }
+    if (news.figures || news.samples || news.history || news.crawls) drawFigures();
+    if (news.history) plots.show(history);
+    if (news.figures) {
+      drawChips();
+      reasons($("refused"), figures.refused, "Everything was requested.");
+      reasons($("failed"), figures.failed, "There were no errors.");
+    }
+    if (news.alerts) drawAlerts(news.alerts);
     drawTable(news);
   });
 }
@@ -664,8 +610,16 @@ function drawHost() {
   if (!names.children.length) names.append(...host.overridable.map((name) => h("option", { value: name }, name)));
   $("limit-back").hidden = !Object.keys(view.changed_limits).length;
   drawFetches();
+  drawHistory();
   $("host-refused-part").hidden = !Object.keys(host.counts?.refused ?? {}).length;
   reasons($("host-refused"), host.counts?.refused, "");
+}
+
+function drawHistory() {
+  const found = host.history ?? null;
+  document.querySelector("#host-history > .sheet").hidden = document.querySelector("#host-history .periods").hidden = !found;
+  $("host-history-none").hidden = Boolean(found);
+  hostPlots.show(found);
 }
 
 function drawHostTimes() {
@@ -675,26 +629,26 @@ function drawHostTimes() {
   const until = left !== null && left > 0 ? span(left) : null;
   const because = host.waiting_for ?? "";
   put($("host-words"), {
-    open: `No requests${until ? ` for ${until}` : ""}: it failed, or denied access.`,
+    open: `No requests${until ? ` for ${until}` : ""}: it failed several times, or denied access.`,
     trial: "The next request tests whether it works again.",
     spent: `Daily limit of requests or pages reached. It resets in ${until ?? "a moment"}.`,
     paused: `Paused by a user${until ? ` for ${until}` : ", until it is resumed"}.`,
-    denied: "The settings or its Crawl-delay forbid requests.",
-    resting: `No requests for ${until ?? "a moment"}: it sent a Retry-After, or failed.`,
+    denied: "The settings forbid requests, or its robots.txt wants a longer pause than they allow.",
+    resting: `No requests for ${until ?? "a moment"}: it asked for a pause, or failed.`,
     waiting: `The next request is allowed in ${until ?? "a moment"}${because ? `, after ${because}` : ""}.`,
-    fetching: "A request is in flight.",
+    fetching: "A request waits for its answer.",
     free: host.known ? "It may be requested now." : "It was never requested.",
   }[row.state]);
   const latency = host.counts?.latency;
   const shown = [
-    fact("Budget of requests", budget(row.requests_today, row.max_requests_per_day), `charged today; ${count(row.requests)} sent in total`, row.max_requests_per_day ? row.requests_today / row.max_requests_per_day : 0),
-    fact("Budget of pages", budget(row.pages_today, row.max_pages_per_day), `charged today; ${count(row.pages)} received in total`, row.max_pages_per_day ? row.pages_today / row.max_pages_per_day : 0),
-    fact("Breaker", view.breaker.replace("_", " "), `${plural(view.failures, "failure")} in a row, ${view.trips ? `opened ${view.trips === 1 ? "once" : `${count(view.trips)} times`}` : "never opened"}`),
+    fact("Requests used today", budget(row.requests_today, row.max_requests_per_day), `${count(row.requests)} sent in all`, row.max_requests_per_day ? row.requests_today / row.max_requests_per_day : 0),
+    fact("Pages used today", budget(row.pages_today, row.max_pages_per_day), `${count(row.pages)} received in all`, row.max_pages_per_day ? row.pages_today / row.max_pages_per_day : 0),
+    fact("Errors in a row", count(view.failures), `breaker ${view.breaker.replace("_", " ")}, ${view.trips ? `opened ${view.trips === 1 ? "once" : `${count(view.trips)} times`}` : "never opened"}`),
     fact("Last request", row.last_asked === null ? "never" : ago(row.last_asked), row.last_status ? `status ${row.last_status}` : ""),
     fact("Response time", view.latency === null ? "–" : brief(view.latency), latency ? `95 % within ${brief(latency.p95)}` : "smoothed"),
-    fact("In flight", count(row.in_flight), ""),
-    fact("Crawl-delay", view.crawl_delay === null ? "none" : span(view.crawl_delay), "from its robots.txt"),
-    fact("Slowed to", view.adapted_delay === null ? "not slowed" : span(view.adapted_delay), view.adapted_delay === null ? "" : "after a 429"),
+    fact("Waiting for an answer", plural(row.in_flight, "request"), ""),
+    fact("Pause that it asks for", view.crawl_delay === null ? "none" : span(view.crawl_delay), "Crawl-delay in its robots.txt"),
+    fact("Slowed to", view.adapted_delay === null ? "not slowed" : span(view.adapted_delay), view.adapted_delay === null ? "" : "after it answered 429 (too many requests)"),
   ];
   $("facts").replaceChildren(...shown);
 }
@@ -909,9 +863,11 @@ $("search").addEventListener("input", () => {
     openOverview();
   }, 150);
 });
+$("sort-by").addEventListener("change", () => sortBy(COLUMNS.find((each) => each.id === $("sort-by").value)));
+$("sort-order").addEventListener("click", () => sortBy(COLUMNS.find((each) => each.id === query.sort)));
 $("previous").addEventListener("click", () => { query.offset = Math.max(0, query.offset - ROWS); openOverview(); });
 $("next").addEventListener("click", () => { query.offset += ROWS; openOverview(); });
-$("act-reset").addEventListener("click", () => intervene({ action: "reset" }, "The breaker is closed."));
+$("act-reset").addEventListener("click", () => intervene({ action: "reset" }, "Its errors are forgotten; it may be requested again."));
 $("act-resume").addEventListener("click", () => intervene({ action: "resume" }, "It is resumed."));
 $("act-pause").addEventListener("click", () => {
   const seconds = $("pause-for").value;
@@ -968,12 +924,16 @@ setInterval(() => {
   if (!$("overview").hidden) {
     for (const entry of rows.values()) tickRow(entry);
     drawCrawls();
+    plots.draw();
   } else if (!$("host").hidden && host?.view) {
     drawHostTimes();
     tickFetches();
+    hostPlots.draw();
   }
 }, 1000);
 
+const plots = new Plots($("history"), now);
+const hostPlots = new Plots($("host-history"), now);
 makeFigures();
 makeTable();
 start();
