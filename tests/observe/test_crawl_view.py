@@ -143,6 +143,7 @@ async def test_what_is_seen_of_two_workers_is_what_they_do(site: Site, tmp_path:
         try:
             await until(lambda: {name: now().get(name, {}).get(("news",)) for name in held} == held)
             await until(lambda: read_crawls(store)[0].present == len(crawls))
+            await until(lambda: site.count("/held") == len(hosts))  # a leased URL may not have been requested yet
             [at_work] = read_crawls(store)
         finally:
             for crawl in crawls:
