@@ -20,6 +20,7 @@ from curtsy.core.errors import PolicyError
 from curtsy.core.record import FetchRecord
 from curtsy.crawling.progress import CrawlSnapshot
 from curtsy.crawling.running_fetches import GUILTY
+from curtsy.crawling.seeds import HEAD
 from curtsy.crawling.start import acrawl
 from tests.crawling.web import QUICK, html
 from tests.support.polling import until
@@ -118,7 +119,7 @@ async def test_several_processes_are_one_crawl_with_one_output(site: Site, tmp_p
 async def test_a_worker_that_is_killed_is_started_again_and_nothing_is_lost(
     site: Site, tmp_path: Path, store: str
 ) -> None:
-    """Issue 17: its URLs go back"""
+    """Issue 17: its URLs go back, and the new process learns the scope"""
     file = tmp_path / "pages.jsonl"
     victims: list[int] = []
     lock = threading.Lock()
@@ -131,7 +132,8 @@ async def test_a_worker_that_is_killed_is_started_again_and_nothing_is_lost(
         return 0.0
 
     given: dict[str, Any] = {**ONE_BY_ONE, "store": store, "outputs": [file], "job": tmp_path / "job", "scope": "host"}
-    async with acrawl(build(site, 12, wait), **given, workers=2) as crawl:
+    first, *others = build(site, 12, wait)
+    async with acrawl([first] * HEAD + others, **given, workers=2) as crawl:  # the others extend the scope later
         summary = await crawl.run()
 
     assert (summary.ended, summary.totals.pages) == ("done", 12 * len(HOSTS))

@@ -10,8 +10,9 @@ import logging
 import pickle
 import socket
 import struct
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -43,14 +44,23 @@ class Enter(msgspec.Struct):
 
     scope: Mapping[str, Any]
     widened: Sequence[str]
-    admitted: Sequence[str]
     sitemaps: Any
 
 
 class Admit(msgspec.Struct):
-    """Further seed to a worker."""
+    """Further seeds to a worker that extend the scope, packed, because a crawl keeps them for later workers."""
 
-    url: str
+    packed: bytes
+
+    @classmethod
+    def of(cls, urls: Sequence[str]) -> Self:
+        """Return the message for some URLs."""
+        return cls(zlib.compress("\n".join(urls).encode(), 1))
+
+    @property
+    def urls(self) -> list[str]:
+        """Return the URLs."""
+        return zlib.decompress(self.packed).decode().split("\n")
 
     __repr__ = masked_repr
 

@@ -22,17 +22,16 @@ from typing import Any
 
 from curtsy.core.errors import CurtsyError, NotWritten, PolicyError, Reason
 from curtsy.core.time import span
-from curtsy.core.url import MAX_URL, Url, parse_url
 from curtsy.crawling.committer import Committer
 from curtsy.crawling.filters import Filters
-from curtsy.crawling.frontier.protocol import LEASE, AsyncFrontier, Claimed, Counts, Deferred, Found
+from curtsy.crawling.frontier.protocol import LEASE, AsyncFrontier, Claimed, Counts, Deferred
 from curtsy.crawling.jobs import ENDED, SCOPE, SEEDS, SITEMAPS, check_seeds, seeds_of, widen
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.progress import CrawlSummary, Ended, Hosts, end_message
-from curtsy.crawling.reader import SEED_PRIORITY, is_in_reserve, moment
+from curtsy.crawling.reader import is_in_reserve, moment
 from curtsy.crawling.results import Finished, Results, SkippedUrl
 from curtsy.crawling.running_fetches import MAX_WAIT, SETTLING, SUSPECT, RunningFetch, RunningFetches, longest_queue
-from curtsy.crawling.seeds import HEAD, Seeds, canonical, no_seeds
+from curtsy.crawling.seeds import HEAD, Feeder, Seeds, no_seeds
 from curtsy.crawling.worker_pool import SentClaim, WorkerPool, WorkersDied
 from curtsy.engine.session import Session
 from curtsy.engine.timers import BatchWaiter
@@ -46,8 +45,8 @@ GRACE = 8.0
 OVERTIME = 2.0
 """Seconds for requests in flight to finish after `max_time`."""
 
-CHUNK = 250
-"""Seeds queued in one step. It takes some milliseconds, in which the event loop is blocked."""
+CHUNK, SHARED_CHUNK = 250, 2000
+"""Seeds queued in one turn. In a shared frontier, each goes to another partition: one call of many is little more."""
 
 QUEUED_IN_MEMORY, QUEUED_ON_DISK = 50_000, 200_000
 """Numbers of queued URLs at which no more seeds are queued: without a job, and with one."""
@@ -90,8 +89,6 @@ class Crawler:
             Ended.MAX_BYTES: options.max_bytes,
         }
         self._notes: dict[str, Any] = {}
-        self._chunk: list[str] = []
-        """Seeds that were taken but are not queued yet."""
         self._is_begun = False
         """True once the first seeds have defined the scope."""
         self._timers = session.timers
@@ -106,6 +103,7 @@ class Crawler:
             session, self.filters, self.results, self.wake, frontier.locate, places=options.max_in_flight,
             hosts=Hosts(options.max_pages_per_host), is_shared=lease is not None,
         )  # fmt: skip
+        self._feeder = Feeder(seeds, session, self.filters, frontier, self._leave, pool)
         self._waiter: BatchWaiter | None = None
         """Waiter of the task that runs the loop; None before and after."""
         session.timers.stop_while(lambda: self.fetches.places_in_use > 0)
@@ -184,51 +182,21 @@ class Crawler:
         self._is_begun = True
 
     async def _feed(self) -> None:
-        """Queue a chunk of seeds, unless very many URLs are queued.
-
-        A kill in between repeats this safely, because the frontier queues each URL once.
-        """
-        if not self._chunk:
-            if not self._may_feed():
-                return
-            self._chunk = self._seeds.take(CHUNK)
-        urls = [url for seed in self._chunk if (url := self._canonical(seed)) is not None]
+        """Queue some seeds, unless very many URLs are queued."""
+        if not self._may_feed():
+            return
+        urls = await self._feeder.take(CHUNK if self._lease is None else SHARED_CHUNK)
         if urls and not self._is_begun:
-            self._seeds.head = tuple(dict.fromkeys(urls))
+            self._seeds.head = tuple(dict.fromkeys(urls[:HEAD]))
             check_seeds(self._job, self._seeds.head, self._notes)
             await self._begin(self._seeds.head)
-        if wanted := list(filter(self._is_allowed, urls)):
-            await self._frontier.add(Found(wanted, priority=SEED_PRIORITY))
-        self._chunk = []
+        await self._feeder.put()
         if self._lease is None:
             self.counts = await self._frontier.counts()
 
     def _may_feed(self) -> bool:
         """Return whether there are seeds to queue and room for them."""
-        return self._seeds.is_ready and self.counts.queued < (QUEUED_ON_DISK if self._job else QUEUED_IN_MEMORY)
-
-    def _canonical(self, seed: str) -> str | None:
-        """Return the canonical URL of a seed. An invalid seed is reported as skipped, and the result is None."""
-        try:
-            return canonical(seed)
-        except PolicyError as error:
-            self._leave(seed[:MAX_URL], Reason.INVALID_URL, str(error))
-            return None
-
-    def _is_allowed(self, seed: str) -> bool:
-        """Return whether the settings allow a seed; report it as skipped otherwise.
-
-        A forbidden seed stays out of the frontier, because settings may change.
-        """
-        url = parse_url(seed)
-        assert isinstance(url, Url)
-        if (refusal := self._session.refusal(url)) is not None:
-            self._leave(seed, *refusal)
-            return False
-        self.filters.scope.admit(seed)
-        if self._pool is not None:
-            self._pool.admit(seed)
-        return True
+        return self._feeder.is_ready and self.counts.queued < (QUEUED_ON_DISK if self._job else QUEUED_IN_MEMORY)
 
     def _leave(self, url: str, reason: Reason, message: str) -> None:
         self._committer.leave(SkippedUrl(url, str(reason), message, at=moment(self._session.epoch())))

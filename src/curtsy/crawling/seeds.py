@@ -1,4 +1,4 @@
-"""Seeds: the start URLs of a crawl, read while it runs.
+"""Seeds: the start URLs of a crawl, read while it runs, and their way into the frontier (Feeder).
 
 The first seeds of a collection are read at once. Any other iterable may block (a pipe, a database query). So a thread
 reads it, and the rest of a collection. A task reads an async iterable. Both read at most AHEAD URLs in advance. So
@@ -14,12 +14,20 @@ from collections import deque
 from collections.abc import AsyncIterable, Callable, Collection, Iterable, Iterator
 from itertools import islice
 
-from curtsy.core.errors import PolicyError
-from curtsy.core.url import InvalidUrl, parse_url, with_scheme
+from curtsy.core.errors import PolicyError, Reason
+from curtsy.core.url import MAX_URL, InvalidUrl, Url, parse_url, with_scheme
+from curtsy.crawling.filters import Filters
+from curtsy.crawling.frontier.protocol import AsyncFrontier, Found
+from curtsy.crawling.reader import SEED_PRIORITY
+from curtsy.crawling.worker_pool import WorkerPool
 from curtsy.engine.arguments import wrong
+from curtsy.engine.session import Session
 
 HEAD = 1000
 """Seeds checked before a crawl begins: an invalid one is an error. Later invalid ones are skipped."""
+
+STEP = 250
+"""Seeds parsed in one turn of the event loop."""
 
 AHEAD = 2000
 """Maximum seeds read in advance."""
@@ -172,6 +180,74 @@ class Seeds:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+
+
+class Feeder:
+    """Way of the seeds into the frontier of a crawl.
+
+    A kill on the way repeats it safely, because the frontier queues each URL once.
+    """
+
+    def __init__(
+        self,
+        seeds: Seeds,
+        session: Session,
+        filters: Filters,
+        frontier: AsyncFrontier,
+        leave: Callable[[str, Reason, str], None],
+        pool: WorkerPool | None,
+    ) -> None:
+        """Create a feeder. `leave` reports a seed that is skipped."""
+        self._seeds = seeds
+        self._session = session
+        self._filters = filters
+        self._frontier = frontier
+        self._leave = leave
+        self._pool = pool
+        self._taken: list[str] = []
+        """Canonical seeds that were taken but are not queued yet."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether there are seeds to queue, or an error of their source."""
+        return bool(self._taken) or self._seeds.is_ready
+
+    async def take(self, most: int) -> list[str]:
+        """Return the canonical URLs of the next seeds. Raises the error of their source."""
+        while len(self._taken) < most and (given := self._seeds.take(STEP)):
+            self._taken += [url for seed in given if (url := self._canonical(seed)) is not None]
+            await asyncio.sleep(0)
+        return self._taken
+
+    def _canonical(self, seed: str) -> str | None:
+        """Return the canonical URL of a seed. An invalid seed is reported as skipped, and the result is None."""
+        try:
+            return canonical(seed)
+        except PolicyError as error:
+            self._leave(seed[:MAX_URL], Reason.INVALID_URL, str(error))
+            return None
+
+    async def put(self) -> None:
+        """Queue the seeds that were taken, and extend the scope by them.
+
+        A forbidden seed stays out of the frontier, because settings may change.
+        """
+        wanted, new = [], []
+        for seed in self._taken:
+            url = parse_url(seed)
+            assert isinstance(url, Url)
+            if (refusal := self._session.refusal(url)) is not None:
+                self._leave(seed, *refusal)
+                continue
+            wanted.append(seed)
+            if self._filters.scope.admit(seed):
+                new.append(seed)
+        self._taken = wanted
+        if new and self._pool is not None:
+            self._pool.admit(new)
+        if wanted:
+            await self._frontier.add(Found(wanted, priority=SEED_PRIORITY))
+        self._taken = []
 
 
 def no_seeds() -> PolicyError:

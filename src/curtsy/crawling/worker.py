@@ -117,17 +117,16 @@ class Worker:
         match message:
             case Begin():
                 self._begin(message)
-            case Enter(scope, widened, admitted, sitemaps):
+            case Enter(scope, widened, sitemaps):
                 self._filters.scope = Scope.from_plain(scope)
                 for url in widened:
                     self._filters.scope.widen(url)
-                for url in admitted:
-                    self._filters.scope.admit(url)
                 self._filters.sitemaps.resume(sitemaps)
             case Divide(among):
                 self._fetches.divide(among)
-            case Admit(url):
-                self._filters.scope.admit(url)
+            case Admit():
+                for url in message.urls:
+                    self._filters.scope.admit(url)
             case Widen(url):
                 self._filters.scope.widen(url)
             case FetchAll(fetches, wanted):

@@ -71,9 +71,6 @@ CLOSING = 5.0
 
 MOST_WORKERS = 256
 
-_BY_SEEDS = ("host", "site", "prefix")
-"""Scopes that every further seed extends."""
-
 
 class WorkersDied(CurtsyError):
     """Error: more worker processes died than are started again."""
@@ -154,7 +151,7 @@ class WorkerPool:
         self._sent: dict[int, SentClaim] = {}
         """Unfinished claims, by ticket."""
         self._entered: Enter | None = None
-        self._admitted: list[str] = []
+        self._admitted: list[Admit] = []
         self._widened: list[str] = []
         self._crashes: Counter[str] = Counter()
         """How many workers died that had a URL."""
@@ -198,7 +195,9 @@ class WorkerPool:
         channel.send(Begin(self._client, self._options, self._places, self._is_shared))
         channel.send(Divide(self._among))
         if self._entered is not None:
-            channel.send(msgspec.structs.replace(self._entered, widened=self._widened, admitted=self._admitted))
+            channel.send(msgspec.structs.replace(self._entered, widened=self._widened))
+            for each in self._admitted:
+                channel.send(each)
 
     def _lose(self, number: int) -> None:
         """Put back the URLs of a worker that died, and start it again."""
@@ -319,14 +318,13 @@ class WorkerPool:
     def enter(self, notes: Mapping[str, Any]) -> None:
         """Give the scope to the workers, with what the job's notes say about it."""
         self._widened = widened_by(notes)
-        self._entered = Enter(self._filters.scope.as_plain(), self._widened, (), notes.get(SITEMAPS))
+        self._entered = Enter(self._filters.scope.as_plain(), self._widened, notes.get(SITEMAPS))
         self._broadcast(self._entered)
 
-    def admit(self, url: str) -> None:
-        """Extend the scope by a further seed."""
-        if self._options.scope in _BY_SEEDS:
-            self._admitted.append(url)
-            self._broadcast(Admit(url))
+    def admit(self, urls: Sequence[str]) -> None:
+        """Extend the scope by further seeds."""
+        self._admitted.append(Admit.of(urls))
+        self._broadcast(self._admitted[-1])
 
     def written(self, batch: Sequence[Finished]) -> None:
         """Report that claims were written."""

@@ -249,12 +249,17 @@ class Scope(msgspec.Struct, frozen=True, dict=True, rename={"max_depth": "depth"
 
     # Changes
 
-    def admit(self, url: str) -> None:
-        """Add the location of one more seed to the crawl. The value does not change or store it."""
-        if self.kind in _PLACES:
-            self._inside.add(hash(_PLACES[self.kind](url)))
-            if self.kind == "prefix":
-                self._inside.add(hash(host_of(url)))
+    def admit(self, url: str) -> bool:
+        """Add the location of one more seed to the crawl; return whether it is a new one.
+
+        The value does not change or store it.
+        """
+        if self.kind not in _PLACES or (place := hash(_PLACES[self.kind](url))) in self._inside:
+            return False
+        self._inside.add(place)
+        if self.kind == "prefix":
+            self._inside.add(hash(host_of(url)))
+        return True
 
     def widen(self, url: str) -> bool:
         """Add `url` like a seed, as for the target of a seed's redirect; return whether that was needed.
