@@ -53,6 +53,7 @@ def all_messages() -> dict[Reason, list[str]]:
         Reason.ROBOTS_UNREACHABLE: [messages.disallowed(PAGE, UNREACHABLE, "curtsy")],
         Reason.DEADLINE: [messages.late(PAGE, 12.0), messages.late(PAGE, None)],
         Reason.NOT_IN_CACHE: [messages.not_kept(PAGE)],
+        Reason.RECORD_TOO_NEW: [messages.too_new(PAGE, "a host record has format 9. Upgrade curtsy.")],
         Reason.CLOSED: [messages.closed(PAGE.text), messages.refused(PAGE, POLICY, No(Reason.CLOSED, None))],
         Reason.DOMAIN_BUDGET_EXCEEDED: [
             messages.refused(PAGE, POLICY, No(Reason.DOMAIN_BUDGET_EXCEEDED, 11_520.0, limit, DAY))

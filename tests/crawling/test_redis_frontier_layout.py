@@ -10,11 +10,12 @@ import msgspec
 import pytest
 from redis.crc import key_slot
 
+from curtsy.core.errors import PolicyError
 from curtsy.crawling.frontier.partition import IDLE_LOOK, LOOK, OTHER_TURNS, Partitions
 from curtsy.crawling.frontier.protocol import PAGES, Claimed, Counts, Deferred, Done, Ending, Failed, Found
 from curtsy.crawling.frontier.redis import RedisFrontier
 from curtsy.crawling.frontier.redis_codec import Report
-from curtsy.crawling.frontier.redis_jobs import FORMAT, PARTITIONS, SLOTS, SharedJob, find, home
+from curtsy.crawling.frontier.redis_jobs import FORMAT, PARTITIONS, SLOTS, SharedJob, find, home, jobs
 from tests.support.redis_server import RedisServer
 
 SLOW = 30.0
@@ -129,6 +130,28 @@ async def _begin_as_format_3(server: RedisServer, job: str) -> RedisFrontier:
 
 async def _format(server: RedisServer, job: str) -> int:
     return int(server.command("HGET", f"{home(job)}:meta", "format"))
+
+
+async def test_a_job_of_a_later_format_is_refused_also_by_a_worker_that_was_away(server: RedisServer) -> None:
+    """Issue 17, 1: with a clear message, not as an outage; and the jobs beside it are shown"""
+    clock = [1000.0]
+    away = RedisFrontier(server.url, "later", worker="away", partitions=8, timeout=SLOW, clock=lambda: clock[0])
+    beside = RedisFrontier(server.url, "beside", partitions=8, timeout=SLOW)
+    await away.claim(0)
+    await beside.check()
+    server.command("HSET", f"{home('later')}:meta", "format", FORMAT + 1)
+    clock[0] += 60.0
+
+    new = RedisFrontier(server.url, "later", timeout=SLOW)
+    for refused in (away.claim(0), new.check()):
+        with pytest.raises(PolicyError, match=f"format {FORMAT + 1}.*[Uu]pgrade"):
+            await refused
+    found = {each.name: each.trouble for each in await jobs(server.url)}
+    for each in (away, beside, new):
+        await each.close()
+
+    assert found["beside"] == ""
+    assert f"format {FORMAT + 1}" in found["later"]
 
 
 async def test_a_job_of_format_3_is_written_as_such_until_all_workers_know_format_4(server: RedisServer) -> None:

@@ -21,7 +21,7 @@ import redis
 
 from curtsy.core.admission import admit
 from curtsy.core.decision import Decision, Go, Lease
-from curtsy.core.errors import PolicyError, StoreError
+from curtsy.core.errors import PolicyError, RecordTooNew, StoreError
 from curtsy.core.host import Host
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import Policy
@@ -636,33 +636,27 @@ def test_threads_that_count_through_outages_lose_nothing(server: RedisServer) ->
     fallback.close()
 
 
-async def test_a_record_that_cannot_be_used_is_kept_in_memory_alone(
-    sheltered: Sheltered, server: RedisServer, clock: FakeClock, log: Callable[[int], list[str]]
+async def test_a_record_that_a_later_version_wrote_is_an_error_of_its_key_and_no_outage(
+    sheltered: Sheltered, server: RedisServer, log: Callable[[int], list[str]]
 ) -> None:
-    """Issue 2, point 5: a later version wrote it; the warning says so, and all other keys go on in the store."""
+    """Issue 17, 1: it is never touched, and all other keys go on in the store."""
     value = struct.pack(">8sdd", b"12345678", 1.0, 0.0) + msgspec.msgpack.encode(["host", 99, "new"])
     server.command("SET", "curtsy:{host:a}", value)
     store = sheltered.store
 
-    assert await store.update("host:a", count) == 1
-    clock.advance(2)
-    assert await store.update("host:a", count) == 2
-    await sheltered.until_back()
-    assert await store.update("host:b", count) == 1
-    assert await store.update("host:a", count) == 3
+    for _ in range(2):
+        with pytest.raises(RecordTooNew, match="format 99"):
+            await store.update("host:a", count)
+        await store.update("host:b", count)
+    with pytest.raises(RecordTooNew):
+        await store.update_many([("host:b", count), ("host:a", count)])
+    with pytest.raises(RecordTooNew):
+        await store.read("host:a")
 
-    assert sheltered.fallback.held == 1
+    assert (sheltered.fallback.held, sheltered.fallback.outages.times, log(logging.WARNING)) == (0, 0, [])
     assert server.command("GET", "curtsy:{host:a}") == value
-    assert server.command("EXISTS", "curtsy:{host:b}") == 1
-    assert len(log(logging.WARNING)) == 1
-    assert "format 99" in log(logging.WARNING)[0]
-
     server.command("DEL", "curtsy:{host:a}")
-    clock.advance(60)
-    await store.update("host:a", count)
-    await sheltered.until_home()
-    assert await store.update("host:a", keep) == 4
-    assert server.command("EXISTS", "curtsy:{host:a}") == 1
+    assert await store.update("host:a", count) == 1
 
 
 def test_an_outage_that_is_found_while_looking_after_one_record_is_warned_about(
@@ -690,22 +684,6 @@ def test_an_outage_that_is_found_while_looking_after_one_record_is_warned_about(
     fallback.update("host:a", count)
     _wait_for_prober()
     assert [fallback.update(key, keep) for key in ("host:a", "host:b")] == [3, 1]
-
-
-async def test_a_record_that_cannot_be_read_is_one_outage_however_often_it_is_asked_for(
-    sheltered: Sheltered, server: RedisServer, clock: FakeClock, log: Callable[[int], list[str]]
-) -> None:
-    """B8"""
-    value = struct.pack(">8sdd", b"12345678", 1.0, 0.0) + msgspec.msgpack.encode(["host", 99, "new"])
-    server.command("SET", "curtsy:{host:a}", value)
-
-    for _ in range(3):
-        assert await sheltered.store.read("host:a") is None
-        clock.advance(40)
-        await sheltered.store.update("host:b", count)
-        await sheltered.until_back()
-
-    assert len(log(logging.WARNING)) == 1
 
 
 async def test_a_removed_record_is_removed_at_home_too_unless_others_use_it(

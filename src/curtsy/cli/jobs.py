@@ -88,10 +88,13 @@ def _readable(found: JobSummary) -> Job:
     """Return the state of a shared job; a damaged one must not hide the others."""
     from curtsy.crawling.jobs import Job, shared
 
+    trouble = found.trouble
     try:
-        return shared(found)
+        if not trouble:
+            return shared(found)
     except StoreError as error:
-        return Job(found.name, "", found.changed_at or 0.0, trouble=str(error))
+        trouble = str(error)
+    return Job(found.name, "", found.changed_at or 0.0, trouble=trouble)
 
 
 def _fields(job: Job, running: dict[str, CrawlRecord], found: JobSummary | None = None) -> dict[str, Any]:

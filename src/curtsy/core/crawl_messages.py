@@ -201,6 +201,7 @@ _DESCRIPTIONS: dict[str, Description] = {
     Reason.CIRCUIT_OPEN: Description("circuit breaker open", _LATER),
     Reason.PAUSED: Description("paused by a user", "curtsy resume HOST ends the pause."),
     Reason.STORE_UNREACHABLE: Description("store unreachable", _LATER),
+    Reason.RECORD_TOO_NEW: Description("record of a later version", "Upgrade curtsy."),
     Reason.NOT_IN_CACHE: Description("not in the cache, which is offline", "Fetch it once online."),
     Reason.TIMEOUT: Description("no response in time", _LATER),
     Reason.DNS_ERROR: Description("unknown host name", "Check the name."),

@@ -10,6 +10,7 @@
     │   ├── Unreachable          no usable answer was received
     │   └── BadStatus            the answer has an error status
     ├── StoreError           the store failed
+    │   └── RecordTooNew         a later version of curtsy wrote the record
     ├── NotWritten           an output of a crawl cannot be written
     ├── LimiterClosed        a limiter was used after close()
     ├── UnknownDomain        statistics of a domain never seen (also a KeyError)
@@ -41,6 +42,7 @@ class Reason(StrEnum):
     DEADLINE = "deadline_exceeded"
     NOT_IN_CACHE = "not_in_cache"
     STORE_UNREACHABLE = "store_unreachable"
+    RECORD_TOO_NEW = "record_too_new"
     CLOSED = "closed"
     # The request failed.
     HTTP_STATUS = "http_status"
@@ -62,7 +64,8 @@ REFUSALS = frozenset(
     {
         Reason.INVALID_URL, Reason.DOMAIN_DENIED, Reason.PATH_DENIED, Reason.ADDRESS_REFUSED, Reason.ROBOTS_DISALLOWED,
         Reason.ROBOTS_UNREACHABLE, Reason.CRAWL_DELAY_TOO_LONG, Reason.DOMAIN_BUDGET_EXCEEDED, Reason.CIRCUIT_OPEN,
-        Reason.PAUSED, Reason.DEADLINE, Reason.NOT_IN_CACHE, Reason.STORE_UNREACHABLE, Reason.CLOSED,
+        Reason.PAUSED, Reason.DEADLINE, Reason.NOT_IN_CACHE, Reason.STORE_UNREACHABLE, Reason.RECORD_TOO_NEW,
+        Reason.CLOSED,
     }
 )  # fmt: skip
 """Reasons for which curtsy sent no request."""
@@ -130,6 +133,10 @@ class BadStatus(FetchError):
 
 class StoreError(CurtsyError):
     """Failure of the store: it cannot be reached, read or written."""
+
+
+class RecordTooNew(StoreError):
+    """Record that a later version of curtsy wrote. The store works: only this record cannot be used."""
 
 
 class NotWritten(CurtsyError):

@@ -30,7 +30,7 @@ from curtsy.core.effects import (
     Tell,
     World,
 )
-from curtsy.core.errors import Reason
+from curtsy.core.errors import Reason, RecordTooNew
 from curtsy.core.fetch_state import NOT_ADMITTED, REDIRECTS, Again, FetchState, Refusal, not_admitted, redirect_target
 from curtsy.core.outcome import Outcome, backoff, is_sent, is_worth_repeating, retry_after
 from curtsy.core.policy import Policy
@@ -135,10 +135,13 @@ def _travel(first: Url, state: FetchState) -> Flow[Reply | Refusal]:
 def _visit(request: Request, state: FetchState) -> Flow[Reply | Refusal]:
     """Fetch one URL of a redirect chain, and start over while its settings or rules change during the wait."""
     state.url, state.cache, state.page_tries, state.page_sent = request.url, None, 0, False
-    end = yield from hop(request, state)
-    while isinstance(end, Again):
-        state.policies, state.had_its_turn = state.world.policies, True
+    try:
         end = yield from hop(request, state)
+        while isinstance(end, Again):
+            state.policies, state.had_its_turn = state.world.policies, True
+            end = yield from hop(request, state)
+    except RecordTooNew as error:
+        end = Refusal(Reason.RECORD_TOO_NEW, messages.too_new(request.url, str(error)))
     state.had_its_turn = False
     return end
 

@@ -36,6 +36,11 @@ def invalid(url: InvalidUrl) -> str:
     return f"not fetching {given(url)!r}: {url.why}. Give an http or https URL."
 
 
+def too_new(url: Url, why: str) -> str:
+    """Describe a request that depends on a record of a later version."""
+    return f"not requesting {url.domain}: {why}"
+
+
 def refused(url: Url, policy: Policy, no: No) -> str:
     """Describe a request that was not admitted."""
     domain = policy.key or url.domain

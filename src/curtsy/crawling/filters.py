@@ -90,13 +90,14 @@ CHANCES = 3
 SECOND_LOOK = 60.0
 """Seconds until the retry of a host without a known retry time."""
 
-LATER = frozenset(
-    {
-        Reason.DEADLINE, Reason.DOMAIN_BUDGET_EXCEEDED, Reason.CIRCUIT_OPEN, Reason.PAUSED, Reason.STORE_UNREACHABLE,
-        Reason.CLOSED,
-    }
-)  # fmt: skip
-"""Temporary refusals: the URL stays queued."""
+UPGRADE = 3600.0
+"""Seconds until the retry of a host whose record only a later version can read; usually beyond the patience."""
+
+LATER = dict.fromkeys(
+    (Reason.DEADLINE, Reason.DOMAIN_BUDGET_EXCEEDED, Reason.CIRCUIT_OPEN, Reason.PAUSED, Reason.STORE_UNREACHABLE,
+     Reason.CLOSED), SECOND_LOOK,
+) | {Reason.RECORD_TOO_NEW: UPGRADE}  # fmt: skip
+"""Refusals after which the URL stays queued, with the seconds until the retry if its time is unknown."""
 
 MOST_REMEMBERED = 100_000
 """Maximum number of remembered links that were too deep."""
@@ -238,7 +239,9 @@ class Filters:
             return await self._read(claimed, result)
         # Without a retry time, the robots.txt failure is an old one and the page is a fresh cache entry: skip it.
         if reason in LATER or (reason is Reason.ROBOTS_UNREACHABLE and result.retry_after):
-            return Finished(claimed, Deferred(SECOND_LOOK if result.retry_after is None else result.retry_after))
+            return Finished(
+                claimed, Deferred(LATER.get(reason, SECOND_LOOK) if result.retry_after is None else result.retry_after)
+            )
         if reason not in REFUSALS:
             if result.retry_after is not None and may_pass(result) and self._chances[claimed.url] < CHANCES:
                 # The host is resting or named a retry time, so the failure may not be this URL's (F52).

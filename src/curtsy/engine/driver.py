@@ -43,7 +43,7 @@ from curtsy.core.effects import (
     Settle,
     Tell,
 )
-from curtsy.core.errors import StoreError
+from curtsy.core.errors import RecordTooNew, StoreError
 from curtsy.core.fetch_state import UNHEARD, UNSENT
 from curtsy.core.request import Failure, Reply, Request, Response
 from curtsy.core.rules import Busy, Claimed, Known, Rules
@@ -191,13 +191,17 @@ class Driver(StoreDriver):
         """Run the procedure of a flow from an effect of `advance()` to its end, and return its result."""
         try:
             while type(effect) is not Finished:
-                if type(effect) is Send:
-                    answer: Any = await self._send(effect, resources)
-                elif type(effect) is Keep:
-                    answer = await in_thread(self.context.keep, effect.url, effect.what)
+                try:
+                    if type(effect) is Send:
+                        answer: Any = await self._send(effect, resources)
+                    elif type(effect) is Keep:
+                        answer = await in_thread(self.context.keep, effect.url, effect.what)
+                    else:
+                        answer = await self.execute(effect, procedure)
+                except RecordTooNew as error:
+                    effect = self.raise_in(procedure, error)
                 else:
-                    answer = await self.execute(effect, procedure)
-                effect = self.advance(procedure, answer)
+                    effect = self.advance(procedure, answer)
             return effect.result
         finally:
             self.close(procedure)
@@ -213,15 +217,19 @@ class Driver(StoreDriver):
         try:
             effect = next(flow)
             while True:
-                if type(effect) is Send:
-                    answer = yield effect
-                    if answer is None:  # nothing was sent
-                        yield from self._return(resources, self.gate.settlement(_checked(effect.ticket), UNSENT))
+                try:
+                    if type(effect) is Send:
+                        answer = yield effect
+                        if answer is None:  # nothing was sent
+                            yield from self._return(resources, self.gate.settlement(_checked(effect.ticket), UNSENT))
+                    else:
+                        answer = answers[type(effect)](effect, resources)
+                        if type(answer) is GeneratorType:
+                            answer = yield from answer
+                except RecordTooNew as error:
+                    effect = flow.throw(error)
                 else:
-                    answer = answers[type(effect)](effect, resources)
-                    if type(answer) is GeneratorType:
-                        answer = yield from answer
-                effect = flow.send(answer)
+                    effect = flow.send(answer)
         except StopIteration as end:
             result: Result = end.value
             return result

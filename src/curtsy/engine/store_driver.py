@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from curtsy.core.decision import Late
-from curtsy.core.errors import StoreError
+from curtsy.core.errors import RecordTooNew, StoreError
 from curtsy.engine.timers import Timers, Waiter
 from curtsy.stores import NOT_NOW, AsyncStore, Step
 
@@ -110,10 +110,19 @@ class StoreDriver:
                 effect = procedure.send(answer)
         except StopIteration as end:
             return Finished(end.value)
+        except RecordTooNew as error:
+            return self.raise_in(procedure, error)
         except BaseException:
             procedure.close()
             raise
         return effect
+
+    def raise_in(self, procedure: Procedure[Any], error: RecordTooNew) -> Any:
+        """Raise an error in a procedure, which may refuse its request; return the next effect, or `Finished`."""
+        try:
+            return procedure.throw(error)
+        except StopIteration as end:
+            return Finished(end.value)
 
     async def resume(self, procedure: Procedure[Any], effect: Any) -> Any:
         """Run a procedure from an effect of `advance()` to its end and return its result."""

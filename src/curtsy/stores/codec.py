@@ -13,7 +13,7 @@ from typing import Any, Union
 import msgspec
 
 from curtsy.core.crawl_record import CrawlRecord
-from curtsy.core.errors import StoreError
+from curtsy.core.errors import RecordTooNew, StoreError
 from curtsy.core.host import Host
 from curtsy.core.record import Record
 from curtsy.core.rules import Rules
@@ -53,7 +53,7 @@ class Codec:
     def unpack(self, data: bytes) -> Record:
         """Return the record in the current format.
 
-        Raises DamagedRecord if `data` is no record, and StoreError if a later curtsy wrote it.
+        Raises DamagedRecord if `data` is no record, and RecordTooNew if a later curtsy wrote it.
         """
         try:
             record: Record = self._decoder.decode(data)
@@ -67,7 +67,7 @@ class Codec:
         kind, number, fields = self._parts(data)
         tag = _tag(kind)
         if number > kind.current:
-            raise StoreError(
+            raise RecordTooNew(
                 f"a {tag} record has format {number}, but this curtsy knows formats up to {kind.current}: "
                 "a later version wrote it. Upgrade curtsy, or use another store."
             )
@@ -90,7 +90,7 @@ class Codec:
             case _:
                 raise DamagedRecord(f"{len(data)} bytes are no record: they do not begin with a tag and a format.")
         if kind is None:
-            raise StoreError(
+            raise RecordTooNew(
                 f"a record is of the kind {tag[:40]!r}, which this curtsy does not know: a later version wrote it. "
                 "Upgrade curtsy, or use another store."
             )

@@ -1,11 +1,11 @@
 """Fallback to memory while a store is out, and the merge of the counts afterwards (B8, F55).
 
 While the store works, calls go straight to it, and the last record of each key is remembered. When it raises
-StoreError, an outage begins, with one warning. Steps then run in memory on the remembered records, on a continuation of
-the store's clock. A key that is not remembered starts from the store's record, if the store can still be read. A
-background probe retries the store after 1, 2, 4 … 30 seconds; calls do not wait for it. When the store accepts a write,
-`Record.joined` merges each record into it. Until then, the key stays in memory, so that a host always has exactly one
-record. Records that a working store has lost are restored in the background too.
+StoreError, except for a record of a later version, an outage begins, with one warning. Steps then run in memory on the
+remembered records, on a continuation of the store's clock. A key that is not remembered starts from the store's record,
+if the store can still be read. A background probe retries the store after 1, 2, 4 … 30 seconds; calls do not wait for
+it. When the store accepts a write, `Record.joined` merges each record into it. Until then, the key stays in memory, so
+that a host always has exactly one record. Records that a working store has lost are restored in the background too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from curtsy.core.errors import CurtsyError, StoreError
+from curtsy.core.errors import CurtsyError, RecordTooNew, StoreError
 from curtsy.core.host import fresh
 from curtsy.core.record import Record
 from curtsy.core.time import Now
@@ -111,6 +111,8 @@ class AsyncFallbackStore(AsyncStore):
         since, watched = state.outages, WatchedStep(self._lost, key, step)
         try:
             answer: Answer = await self._inner.update(key, watched)
+        except RecordTooNew:
+            raise
         except StoreError as error:
             if error is watched.raised:
                 raise
@@ -155,6 +157,8 @@ class AsyncFallbackStore(AsyncStore):
         since, watched = state.outages, [WatchedStep(self._lost, key, step) for key, step in steps]
         try:
             answers = await self._inner.update_many([(each.key, each) for each in watched])
+        except RecordTooNew:
+            raise
         except Exception as error:
             if isinstance(error, StoreError) and not any(error is each.raised for each in watched):
                 state.failed(error, since)
@@ -225,6 +229,8 @@ class AsyncFallbackStore(AsyncStore):
             since = state.outages
             try:
                 return await ask()
+            except RecordTooNew:
+                raise
             except StoreError as error:
                 state.failed(error, since)
         self._recover_if_due()

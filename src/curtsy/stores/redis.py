@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from curtsy.core.errors import StoreError
+from curtsy.core.errors import RecordTooNew, StoreError
 from curtsy.core.host import Host
 from curtsy.core.record import Record
 from curtsy.core.time import Instant, Now
@@ -155,7 +155,9 @@ class AsyncRedisStore(AsyncStore):
             batch = keys[start : start + BATCH]
             commands = [("GET", self._swap.name(key)) for key in batch]  # in a cluster, MGET does not work
             values = await self._connection().call(partial(pipelined, commands, is_raised=True))
-            found += [(key, self._swap.record(key, value)) for key, value in zip(batch, values, strict=True)]
+            for key, value in zip(batch, values, strict=True):
+                with contextlib.suppress(RecordTooNew):
+                    found.append((key, self._swap.record(key, value)))
         return [(key, record) for key, record in found if record is not None]
 
     async def forget(self, key: str) -> None:

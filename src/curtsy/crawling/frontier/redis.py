@@ -465,9 +465,9 @@ class RedisFrontier:
         """Send the heartbeat, and read which workers are present and whether they are at work."""
         told = len(self._claims)
         words = (self._registry.now(), job.born, self._worker, round(PRESENCE * SECOND), FORMAT, told)
-        [[self._format, self._pages, workers, leased]] = await self._registry.demand(
-            [BEAT.on(home(self._name), *words)]
-        )
+        [answer] = await self._registry.demand([BEAT.on(home(self._name), *words)])
+        self._format, self._pages, workers, leased = answer
+        self._registry.check(self._name, self._format)  # it may have been upgraded while this worker was away
         self._told = told
         self._is_unsettled = all(count == b"0" for count in leased)
         self._partitions.share(worker.decode() for worker in workers)

@@ -103,6 +103,9 @@ class JobSummary(msgspec.Struct, frozen=True):
     notes: dict[str, Any] = {}
     """Notes of all workers."""
 
+    trouble: str = ""
+    """Error that prevents reading the job; empty if it is readable."""
+
     @property
     def workers(self) -> int:
         """Return the number of present workers."""
@@ -175,7 +178,7 @@ class RedisJobs:
                 f"the job {name!r} on {shown} cannot be restarted, because {others} other workers run it, or did "
                 f"{PRESENCE:g} s ago. Stop them first, or join them without --restart."
             )
-        self._check(name, format)
+        self.check(name, format)
         job = SharedJob(name, born, count, format, bool(even))
         # Scripts refuse a partition without a ticket, so a worker's late call cannot recreate a forgotten one.
         first = [Call(("HSETNX", f"{job.base(number)}:state", "ticket", born)) for number in range(count)]
@@ -184,7 +187,7 @@ class RedisJobs:
             await self._sweep(name, but=job)
         return job
 
-    def _check(self, name: str, format: int) -> None:
+    def check(self, name: str, format: int) -> None:
         """Raise PolicyError for a job of an unknown format."""
         if not OLDEST_FORMAT <= format <= FORMAT:
             raise PolicyError(unknown_format(name, self.server.address.shown, format, OLDEST_FORMAT, FORMAT))
@@ -203,7 +206,12 @@ class RedisJobs:
     async def jobs(self) -> list[JobSummary]:
         """Return the state of all jobs, sorted by name."""
         [names] = await self.demand([Call(("SMEMBERS", _NAMES))])
-        found = [await self.job(name) for name in sorted(each.decode() for each in names)]
+        found = []
+        for name in sorted(each.decode() for each in names):
+            try:
+                found.append(await self.job(name))
+            except PolicyError as error:  # a job of a later format does not hide the others
+                found.append(JobSummary(name, Counts(0, 0, 0, 0, 0), trouble=str(error)))
         return [each for each in found if each is not None]
 
     async def job(self, name: str) -> JobSummary | None:
@@ -211,7 +219,7 @@ class RedisJobs:
         job = await self.find(name)
         if job is None:
             return None
-        self._check(name, job.format)
+        self.check(name, job.format)
         peeks = [PEEK.on(job.base(number)) for number in range(job.partitions)]
         asked = [PRESENT.on(home(name), self.now()), Call(("HGETALL", f"{home(name)}:notes")), *peeks]
         heard, notes, *found = await self.demand(asked)
