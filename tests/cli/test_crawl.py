@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
+import threading
 import urllib.request
 from collections import Counter
 from pathlib import Path
@@ -17,10 +19,11 @@ from curtsy.crawling.crawler import GRACE
 from tests.cli.crawling import line_with, linked, numbers, reasons_in, told
 from tests.cli.documented import FIELDS
 from tests.cli.shell import Shell, stop
+from tests.crawling.test_workers import workers
 from tests.support.bounds import ends_within
 from tests.support.polling import block_until
 from tests.support.redis_server import RedisServer, redis_available
-from tests.support.site import Reply, Site, closed_port, hang
+from tests.support.site import Reply, Site, Visit, closed_port, hang
 from tests.support.snapshot import Snapshot
 
 SLOWLY = {"CURTSY_PAUSE_MIN": "0.2", "CURTSY_PAUSE_MAX": "0.3"}
@@ -118,11 +121,15 @@ def test_a_signal_stops_it_in_good_order_and_the_same_command_goes_on(
     assert len(found) == len(set(found)) == 31
 
 
-def test_a_second_signal_ends_it_at_once_and_loses_nothing(shell: Shell, site: Site, snapshot: Snapshot) -> None:
+@pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["", "two workers"])
+def test_a_second_signal_ends_it_at_once_and_loses_nothing(
+    shell: Shell, site: Site, snapshot: Snapshot, workers: tuple[str, ...]
+) -> None:
     """F46: what was under way is fetched by the next run; without a job it is said that nothing is kept"""
     linked(site, 2, "/slow")
     site.reply("/slow", hang())
-    process = shell.start("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl")
+    words = ("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl", *workers)
+    process = shell.start(*words)
     block_until(lambda: bool(site.count("/slow")), process)
 
     process.send_signal(signal.SIGINT)
@@ -130,7 +137,7 @@ def test_a_second_signal_ends_it_at_once_and_loses_nothing(shell: Shell, site: S
     with ends_within(GRACE - 1):
         done = stop(process)
     site.page("/slow", "<title>At last</title>")
-    resumed = shell("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl")
+    resumed = shell(*words)
 
     assert done.code == 130
     assert resumed.code == 0
@@ -139,6 +146,36 @@ def test_a_second_signal_ends_it_at_once_and_loses_nothing(shell: Shell, site: S
     snapshot(going_on, "going on")
     assert site.url("/slow") in pages_of(shell.project / "pages.jsonl")
     assert len(pages_of(shell.project / "pages.jsonl")) == 4
+
+
+@pytest.mark.soak
+def test_a_crawl_whose_workers_die_all_the_time_ends_and_the_same_command_resumes_it(
+    shell: Shell, site: Site, snapshot: Snapshot
+) -> None:
+    """Issue 17: it does not start workers for ever"""
+    hosts = [f"127.0.0.{number}" for number in range(1, 13)]
+    is_well = threading.Event()
+    site.reply("/robots.txt", Reply(404))
+
+    def answer(_: Visit) -> Reply:
+        for pid in [] if is_well.is_set() else workers(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        return Reply(body="<title>At last</title>", headers={"Content-Type": "text/html"})
+
+    site.on("/poison", answer)
+    words = ("crawl", *(site.url("/poison", host=host) for host in hosts), "--job", "mine", "--jsonl", "pages.jsonl",
+             "--workers", "2")  # fmt: skip
+    process = shell.start(*words, CURTSY_TIMEOUT="2")
+    out, err = process.communicate(timeout=240)
+    is_well.set()
+    resumed = shell(*words)
+
+    assert (process.returncode, out) == (75, b"")
+    snapshot(line_with(err.decode(), "Stopped: "))
+    assert resumed.code == 0
+    given_up = [line for line in resumed.err.splitlines() if "reader_crashed" in line]
+    found = pages_of(shell.project / "pages.jsonl")
+    assert len(found) == len(set(found)) >= len(hosts) - 8, given_up
 
 
 def test_without_a_job_it_is_said_that_nothing_is_kept(shell: Shell, site: Site, snapshot: Snapshot) -> None:

@@ -6,14 +6,17 @@ import itertools
 import json
 import re
 import signal
+from datetime import datetime, timedelta
 
 import pytest
 
+from curtsy.cli.context import MAX_OUTAGE
 from tests.cli.documented import FIELDS
 from tests.cli.shell import Shell, stop
 from tests.support.bounds import ends_within
 from tests.support.certificates import Authority
 from tests.support.polling import block_until
+from tests.support.redis_server import RedisServer, redis_available
 from tests.support.site import Reply, Site, closed_port, hang, later, redirect
 from tests.support.snapshot import Snapshot
 
@@ -25,6 +28,22 @@ def test_the_body_goes_to_standard_output_and_nothing_else(shell: Shell, site: S
     assert (done.code, done.out, done.err) == (0, "<title>Home</title>\n", "")
     assert site.paths() == ["/robots.txt", "/"]
     assert (site.visits("/")[0].header("User-Agent") or "").startswith("curtsy/")
+
+
+def test_a_store_that_does_not_answer_is_told_soon_and_the_command_ends_in_time(shell: Shell, site: Site) -> None:
+    """Issue 17, 1: a warning after a second, and the exit code for later; after 60 s if the settings say nothing"""
+    if reason := redis_available():
+        pytest.skip(reason)
+    with RedisServer() as server, ends_within(20):
+        server.pause()
+        done = shell("get", site.url("/"), CURTSY_STORE=f"{server.url}?timeout=1.5", CURTSY_MAX_OUTAGE="0.5")
+
+    warnings = [json.loads(line) for line in done.err.splitlines()[:2]]
+    first, second = (datetime.fromisoformat(each["ts"]) for each in warnings)
+    assert (done.code, done.out, site.journal) == (75, "", [])
+    assert all("does not answer" in each["msg"] for each in warnings)
+    assert timedelta(seconds=0.1) < second - first, "the first comes before the timeout of the store"
+    assert MAX_OUTAGE == 60
 
 
 def test_each_step_is_told_when_asked_for_and_why_the_first_page_takes_a_moment(

@@ -36,6 +36,11 @@ def urls(path: Path) -> list[str]:
     return [json.loads(line)["url"] for line in path.read_text().splitlines()]
 
 
+def parents_in(*files: Path) -> dict[str, str | None]:
+    """The page that each page was found on."""
+    return {line["url"]: line["parent"] for path in files for line in map(json.loads, path.read_text().splitlines())}
+
+
 async def run(site: Site, folder: Path, output: Path | str, **more: Any) -> Any:
     async with acrawl(site.url("/page/0"), job=folder, outputs=[output], **QUICK | more) as crawl:
         return await crawl.run()
@@ -125,6 +130,7 @@ async def test_pages_of_a_worker_whose_disk_is_lost_are_fetched_again(site: Site
         failed = await requeue_on_server(
             server.url, await found(server), Requeue(reasons=frozenset({"http_status 404"}))
         )
+        parents = parents_in(tmp_path / "one.jsonl", tmp_path / "two.jsonl")
         job = await found(server)
         summary = await run(site, tmp_path / "two" / "docs", tmp_path / "two.jsonl", max_pages=PAGES, **given)
 
@@ -135,6 +141,7 @@ async def test_pages_of_a_worker_whose_disk_is_lost_are_fetched_again(site: Site
         assert paths(site) == Counter(["/page/11", *(url.removeprefix(site.url("")) for url in lost)])
         assert sorted(urls(tmp_path / "two.jsonl")) == sorted(site.url(f"/page/{number}") for number in range(PAGES))
         assert summary.queued == 0
+        assert parents_in(tmp_path / "two.jsonl") == parents | {site.url("/page/11"): site.url("/page/5")}
 
 
 async def test_pages_that_a_lost_worker_had_stored_are_left_out(site: Site, tmp_path: Path) -> None:

@@ -64,8 +64,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def workers() -> list[int]:
-    """Process ids of this process's workers."""
+def workers(of: int | None = None) -> list[int]:
+    """Process ids of the workers of a process, or of this one."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -73,7 +73,7 @@ def workers() -> list[int]:
             parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-        if parent == os.getpid() and b"curtsy.crawling.worker" in words:
+        if parent == (of or os.getpid()) and b"curtsy.crawling.worker" in words:
             found.append(int(path.name))
     return sorted(found)
 

@@ -23,7 +23,7 @@ from curtsy.core.request import Failure, Headers, Reply, Request, whole_number
 from curtsy.core.rules import Busy, Claimed, Known
 from curtsy.core.time import span
 from curtsy.http.sender import HttpSender, Limits, Sink
-from curtsy.stores import Answer, AsyncStore, Shared, Step, WrappedStore
+from curtsy.stores import Answer, AsyncStore, Step, WrappedStore
 from curtsy.system.log import library_logger
 
 if TYPE_CHECKING:
@@ -90,12 +90,11 @@ class TracedStore(WrappedStore):
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
         """Apply `step` to one record atomically, and return its answer."""
-        timer = asyncio.get_running_loop().call_later(SLOW_STORE, self._warn) if isinstance(step, Shared) else None
+        timer = asyncio.get_running_loop().call_later(SLOW_STORE, self._warn)
         try:
             return self._report(key, await super().update(key, step))
         finally:
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
 
     def _warn(self) -> None:
         if not self._has_warned:

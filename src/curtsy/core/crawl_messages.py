@@ -280,8 +280,9 @@ def no_workers(count: int, why: str) -> str:
 
 def worker_died(number: int, process: int, urls: int) -> str:
     """Describe the death of a worker process."""
+    back = "Its URL is" if urls == 1 else f"Its {urls:,} URLs are"
     return (
-        f"The worker process {process} (number {number}) died. Its {urls} URLs are put back, and another is started. "
+        f"The worker process {process} (number {number}) died. {back} put back, and another is started. "
         "If that repeats, check the machine's memory."
     )
 

@@ -212,12 +212,15 @@ class AsyncFallbackStore(AsyncStore):
 
     async def close(self) -> None:
         """Write the records in memory to the store, if it works, and close it. Idempotent."""
+        has_tried = False
         match self._recovery:
             case threading.Thread() as thread:
+                has_tried = thread.is_alive()
                 await in_thread(thread.join)
             case asyncio.Task() as task if task.get_loop() is _loop():  # another loop may be closed by now
+                has_tried = not task.done()
                 await asyncio.wait([task])
-        if self._state.claim(_loop()):
+        if not (has_tried and self._state.is_out) and self._state.claim(_loop()):
             await self._recover()
         self._state = self._state.left()
         await self._inner.close()

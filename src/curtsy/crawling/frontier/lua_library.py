@@ -14,9 +14,9 @@ The keys of a partition begin with the base in KEYS[1]:
     :more:n:<q> lists   later URLs of a long queue q (host and rank), each at most some MB; `:more` has their numbers
     :claims     hash    leased URLs, by ticket, each with the nonce of the call that claimed it
     :leases     zset    tickets, by the instant they expire
-    :failures   list    [instant, host, target, reason], the first ones
+    :failures   list    [instant, host, target, reason, parent], the first ones
     :ranks      hash    rank of each of these, by host and target
-    :log:<w>    lists   pages of worker w that may be queued again: [epoch second, host, rank, target]
+    :log:<w>    lists   pages of worker w that may be queued again: [epoch second, host, rank, target, parent]
     :seen:g:n   sets    fingerprints; generation g has 8 * 2^g sets, so that each stays an array of integers
 
 The queued URLs are sorted by their bytes: by host, by rank, then by age. URLs of one host that one page added together

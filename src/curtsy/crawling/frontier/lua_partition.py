@@ -238,7 +238,7 @@ for at = 5, #ARGV, 5 do
   ended[#ended + 1] = claim and 1 or 0
   if claim then
     if how == 'logged' then
-      local entry = {math.floor(now / 1000000), host.name, claim.rank, claim.target}
+      local entry = {math.floor(now / 1000000), host.name, claim.rank, claim.target, claim.parent}
       redis.call('RPUSH', base .. ':log:' .. worker, cmsgpack.pack(entry))
       how = 'page'
     end
@@ -251,7 +251,7 @@ for at = 5, #ARGV, 5 do
       state[how] = state[how] + 1
     end
     if how == 'failed' and redis.call('LLEN', FAILURES) < MOST then
-      redis.call('RPUSH', FAILURES, cmsgpack.pack({now, host.name, claim.target, word}))
+      redis.call('RPUSH', FAILURES, cmsgpack.pack({now, host.name, claim.target, word, claim.parent}))
       redis.call('HSET', base .. ':ranks', host.name .. claim.target, claim.rank)
     end
     if after then
@@ -307,7 +307,7 @@ for at = 8, #ARGV, 2 do
   if redis.call('LINDEX', key, ARGV[at]) == ARGV[at + 1] then
     redis.call('LSET', key, ARGV[at], '')
     local entry = cmsgpack.unpack(ARGV[at + 1])
-    local name, rank, target = entry[2], entry[3], entry[4]
+    local name, rank, target, parent = entry[2], entry[3], entry[4], entry[5] or '' -- none in earlier versions
     if how == 'failed' then
       target = entry[3]
       rank = redis.call('HGET', base .. ':ranks', name .. target) or ARGV[7]
@@ -318,7 +318,7 @@ for at = 8, #ARGV, 2 do
       host.pages = math.max(0, host.pages - 1)
     end
     state.seq = state.seq + 1
-    put(host, rank, struct.pack('>I6', state.seq), {'', 0, target})
+    put(host, rank, struct.pack('>I6', state.seq), {parent, 0, target})
     set_host(host)
     place(host)
     count = count + 1

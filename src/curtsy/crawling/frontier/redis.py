@@ -17,6 +17,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -402,10 +403,8 @@ class RedisFrontier:
             if count
         ]
         replies = await self._registry.demand(calls)
-        found = sorted(
-            (redis_codec.read_failure(each) for reply in replies for each in reply), key=lambda each: each[0]
-        )
-        return [(redis_codec.url_of(host, target), reason) for _, host, target, reason in found[:limit]]
+        found = sorted((redis_codec.read_failure(each) for reply in replies for each in reply), key=attrgetter("at"))
+        return [(each.url, each.reason) for each in found[:limit]]
 
     async def note(self, notes: Mapping[str, Any]) -> None:
         """Store plain values by name, common to all workers."""

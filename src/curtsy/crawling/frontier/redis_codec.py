@@ -103,15 +103,44 @@ class Handed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     host_pages: int
 
 
+class LoggedPage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Page that may be queued again. The script that does that also reads its rank and its parent."""
+
+    at: int
+    """Epoch second of its end."""
+
+    host: str
+    rank: msgspec.Raw
+    target: str
+
+    @property
+    def url(self) -> str:
+        """Return its URL."""
+        return url_of(self.host, self.target)
+
+
+class LoggedFailure(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Failed URL, of the first ones. The script that queues it again also reads its parent."""
+
+    at: int
+    """Instant of its end."""
+
+    host: str
+    target: str
+    reason: str
+
+    @property
+    def url(self) -> str:
+        """Return its URL."""
+        return url_of(self.host, self.target)
+
+
 read_report = msgspec.msgpack.Decoder(Report).decode
 read_number = msgspec.msgpack.Decoder(int).decode
 read_numbers = msgspec.msgpack.Decoder(list[int]).decode
 read_handed = msgspec.msgpack.Decoder(list[Handed]).decode
-read_logged = msgspec.msgpack.Decoder(tuple[int, str, msgspec.Raw, str]).decode
-"""Reader of a logged page: epoch second, host, rank and target."""
-
-read_failure = msgspec.msgpack.Decoder(tuple[int, str, str, str]).decode
-"""Reader of a failure: instant, host, target and reason."""
+read_logged = msgspec.msgpack.Decoder(LoggedPage).decode
+read_failure = msgspec.msgpack.Decoder(LoggedFailure).decode
 
 
 def chunks(founds: Sequence[Found]) -> Iterator[dict[Group, list[str]]]:

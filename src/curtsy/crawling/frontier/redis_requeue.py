@@ -70,9 +70,9 @@ class _Requeue:
         found: Counter[str] = Counter()
 
         def reason_of(entry: bytes) -> str:
-            _, host, target, reason = redis_codec.read_failure(entry)
-            is_chosen = reason in (self._choice.reasons or ())
-            return reason if is_chosen and self._choice.chooses(redis_codec.url_of(host, target)) else ""
+            found = redis_codec.read_failure(entry)
+            is_chosen = found.reason in (self._choice.reasons or ()) and self._choice.chooses(found.url)
+            return found.reason if is_chosen else ""
 
         for number in range(self._job.partitions):
             await self._work(number, ":failures", "failed", reason_of, found)
@@ -83,8 +83,8 @@ class _Requeue:
         found: Counter[str] = Counter()
 
         def reason_of(entry: bytes) -> str:
-            at, host, _, target = redis_codec.read_logged(entry)
-            is_chosen = at >= self._choice.since and self._choice.chooses(redis_codec.url_of(host, target))
+            page = redis_codec.read_logged(entry)
+            is_chosen = page.at >= self._choice.since and self._choice.chooses(page.url)
             return "page" if is_chosen else ""
 
         for number in range(self._job.partitions):
