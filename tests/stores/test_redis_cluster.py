@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 
 import pytest
+import redis
 
+from curtsy.core.crawl_record import CrawlRecord, crawl_key
 from curtsy.core.errors import StoreError
+from curtsy.core.record import Record
+from curtsy.core.statistics import ProcessStatistics, stats_key
 from curtsy.engine.gate_steps import charge
 from curtsy.stores import AsyncStore
 from curtsy.stores.fallback import AsyncFallbackStore
@@ -150,3 +155,33 @@ async def test_a_primary_that_dies_is_replaced_and_found_by_its_sentinel() -> No
         assert replica.command("INFO", "replication")["role"] == "master"
         store.close()
         await async_store.close()
+
+
+@pytest.mark.parametrize("kind", ["server", "cluster"])
+async def test_crawls_and_statistics_are_found_without_reading_all_keys(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    """Issue 17, 5: beside a million hosts, too"""
+    there: RedisServer | RedisCluster = request.getfixturevalue(kind)
+    nodes = there.masters if isinstance(there, RedisCluster) else [there]
+    fill = "for number = 1, 6000 do redis.call('SET', KEYS[1] .. number, '1') end"
+    for node in nodes:
+        node.flush()
+        with contextlib.suppress(redis.ResponseError):  # of the nodes that have not this slot
+            node.command("EVAL", fill, 1, "{many}")
+    now = time.time()
+    crawl, process = CrawlRecord(job="docs", updated_at=now), ProcessStatistics(process="one", at=now)
+    records: dict[str, Record] = {crawl_key("docs"): crawl, crawl_key("gone"): crawl, stats_key("one"): process}
+    store = AsyncRedisStore(there.url, timeout=SLOW)
+    for key, record in records.items():
+        await store.update(key, lambda _, now, record=record: (record, None))  # type: ignore[misc]
+    await store.forget(crawl_key("gone"))
+    for node in nodes:
+        node.command("CONFIG", "RESETSTAT")
+
+    crawls, statistics = await store.records(crawl_key("")), await store.records(stats_key(""))
+
+    assert crawls == [(crawl_key("docs"), crawl)]
+    assert statistics == [(stats_key("one"), process)]
+    assert not any("scan" in node.calls() for node in nodes)
+    await store.close()

@@ -343,6 +343,10 @@ class CompareAndSwap:
         """Names of the sorted sets of hosts, by the epoch second of their last use: hosts used last, and in trouble."""
         return self._prefix[:-1] + b"hosts{recent}", self._prefix[:-1] + b"hosts{trouble}"
 
+    def list_of(self, key: str) -> bytes:
+        """Return the name of the set that lists the keys of a key's kind."""
+        return self._prefix[:-1] + b"names{%b}" % key.partition(":")[0].encode()
+
     def entries(self, *, is_last: bool = False) -> list[tuple[Any, ...]]:
         """Return the commands that write the notes that are due into the sorted sets of hosts."""
         notes = {self.name(key): note for key, note in self.notes.take(is_last=is_last).items()}

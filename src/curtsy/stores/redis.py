@@ -15,9 +15,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from curtsy.core.crawl_record import crawl_key
 from curtsy.core.errors import RecordTooNew, StoreError
 from curtsy.core.host import Host
 from curtsy.core.record import Record
+from curtsy.core.statistics import stats_key
 from curtsy.core.time import Instant, Now
 from curtsy.stores.cas import Attempt, Outcome
 from curtsy.stores.protocol import Answer, AsyncStore, Loss, Step
@@ -44,6 +46,12 @@ BATCH = 128
 
 SAMPLE = 5_000
 """Number of keys from which the number of all hosts is estimated."""
+
+LISTED = (crawl_key(""), stats_key(""))
+"""Prefixes of the keys that are entered in lists: they are few, and may be among millions of hosts."""
+
+LISTED_FOR = 60.0
+"""Seconds after which a key is entered again."""
 
 FLIGHTS = 4
 """Maximum number of pipelines under way. Later updates go together in the next one."""
@@ -77,6 +85,8 @@ class AsyncRedisStore(AsyncStore):
         self._connections: dict[asyncio.AbstractEventLoop | None, Connection] = {}
         self._listed: tuple[tuple[str, str], list[str]] = (("", ""), [])
         """Prefix, part and keys of the last list that was read page by page."""
+        self._enlisted: dict[str, float] = {}
+        """Monotonic second at which each key was last entered in the list of its kind."""
         self._is_closed = False
 
     @property
@@ -94,14 +104,27 @@ class AsyncRedisStore(AsyncStore):
         """
         if not is_blocking():
             queued: Answer = await self._connection().enqueue(key, step)
+            if key.startswith(LISTED):
+                await self._enlist(key)
             return queued
         attempt = Attempt(key, [step])
         await self._connection().take([attempt])
         [outcome] = attempt.outcomes
         if outcome.error is not None:
             raise outcome.error
+        if key.startswith(LISTED):
+            await self._enlist(key)
         answer: Answer = outcome.answer
         return answer
+
+    async def _enlist(self, key: str) -> None:
+        """Enter a key in the list of its kind; again after LISTED_FOR seconds, because a server may lose the list."""
+        now = time.monotonic()
+        if now >= self._enlisted.get(key, 0.0) + LISTED_FOR:
+            entry = ("SADD", self._swap.list_of(key), self._swap.name(key))
+            with contextlib.suppress(StoreError):
+                await self._connection().call(partial(pipelined, [entry], is_raised=True))
+                self._enlisted[key] = now
 
     async def update_many(self, steps: Steps) -> list[Any]:
         return await self._connection().run(steps)
@@ -116,8 +139,21 @@ class AsyncRedisStore(AsyncStore):
         return sorted(map(self._swap.key, names))
 
     async def records(self, prefix: str) -> list[tuple[str, Any]]:
-        """Return all records whose keys begin with `prefix`, in a few round trips."""
-        return await self._records(await self.keys(prefix))
+        """Return all records whose keys begin with `prefix`, in a few round trips.
+
+        On a server with many keys, those of crawls and statistics are found by their lists.
+        """
+        call = self._connection().call
+        if not prefix.startswith(LISTED) or await call(lambda client: reply_of(client.dbsize())) <= SAMPLE:
+            return await self._records(await self.keys(prefix))
+        place = self._swap.list_of(prefix)
+        [names] = await call(partial(pipelined, [("SMEMBERS", place)], is_raised=True))
+        keys = {self._swap.key(name): name for name in names}
+        found = await self._records(sorted(key for key in keys if key.startswith(prefix)))
+        known = {key for key, _ in found}
+        if gone := [name for key, name in keys.items() if key.startswith(prefix) and key not in known]:
+            await call(partial(pipelined, [("SREM", place, *gone)]))
+        return found
 
     async def page(self, prefix: str, *, part: str = "", after: str = "", most: int) -> list[tuple[str, Any]]:
         """Return the first `most` records. The keys are read with the first page, and kept for the next ones."""
