@@ -88,17 +88,14 @@ class FetchAll(msgspec.Struct):
     wanted: int | None
     """How many more pages are needed than URLs are queued; None if there is no limit."""
 
+    written: Sequence[int]
+    """Tickets of the worker's claims that were written since the last such message."""
+
 
 class Divide(msgspec.Struct):
     """Number of processes that divide the common limits in an outage."""
 
     among: int
-
-
-class Written(msgspec.Struct):
-    """Tickets of claims that were written."""
-
-    tickets: Sequence[int]
 
 
 class Withdraw(msgspec.Struct):

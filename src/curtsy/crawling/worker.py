@@ -43,7 +43,6 @@ from curtsy.crawling.channel import (
     Returned,
     Widen,
     Withdraw,
-    Written,
 )
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.filters import Filters
@@ -129,15 +128,14 @@ class Worker:
                     self._filters.scope.admit(url)
             case Widen(url):
                 self._filters.scope.widen(url)
-            case FetchAll(fetches, wanted):
+            case FetchAll(fetches, wanted, written):
                 self._received += len(fetches)
                 self._wanted = wanted
-                self._pending.extend(fetches)
-                self._wake()
-            case Written(tickets):
-                for ticket in tickets:
+                for ticket in written:
                     if (learned := self._learned.pop(ticket, None)) is not None:
                         self._filters.known.learn(*learned)
+                self._pending.extend(fetches)
+                self._wake()
             case Withdraw():
                 self._give_back_pending()
                 self._fetches.withdraw()

@@ -48,7 +48,6 @@ from curtsy.crawling.channel import (
     Report,
     Widen,
     Withdraw,
-    Written,
 )
 from curtsy.crawling.filters import Filters
 from curtsy.crawling.frontier.protocol import AsyncFrontier, Claimed, Deferred, Room
@@ -126,6 +125,9 @@ class _Process:
     load: Load = field(default_factory=Load)
     batch: list[Fetch] = field(default_factory=list)
     """Claims to send together."""
+    written: list[int] = field(default_factory=list)
+    """Tickets of its claims that were written, to send with the next batch: a message of its own would wake the worker
+    for each page."""
 
     def unseen(self) -> list[str]:
         """Return the registered domains of the claims that `load` does not include."""
@@ -150,6 +152,8 @@ class WorkerPool:
         """Workers; None while one is started again."""
         self._sent: dict[int, SentClaim] = {}
         """Unfinished claims, by ticket."""
+        self._returned_by: dict[int, _Process] = {}
+        """Workers of the claims that are to be written, by ticket."""
         self._entered: Enter | None = None
         self._admitted: list[Admit] = []
         self._widened: list[str] = []
@@ -284,6 +288,7 @@ class WorkerPool:
             if (sent := self._take(finished.claimed.ticket)) is None:
                 continue
             finished.claimed = sent.claimed  # its lease may have been renewed
+            self._returned_by[finished.claimed.ticket] = process
             ended_at = now if finished.answered_at is None else finished.answered_at
             if result is not None:
                 self.paused_at = paused_since(self.paused_at, result, ended_at)
@@ -327,8 +332,12 @@ class WorkerPool:
         self._broadcast(self._admitted[-1])
 
     def written(self, batch: Sequence[Finished]) -> None:
-        """Report that claims were written."""
-        self._broadcast(Written([each.claimed.ticket for each in batch]))
+        """Report that claims were written, each to the worker that had it."""
+        for each in batch:
+            ticket = each.claimed.ticket
+            process = self._returned_by.pop(ticket, None)
+            if process is not None:
+                process.written.append(ticket)
 
     def suspected(self, claims: Sequence[Claimed]) -> list[Claimed]:
         """Count workers that died with a URL as tries of its claim."""
@@ -433,8 +442,8 @@ class WorkerPool:
 
     def _send(self, process: _Process) -> None:
         """Send the claims of one moment, so that the worker starts them together."""
-        process.channel.send(FetchAll(process.batch, self._wanted()))
-        process.batch = []
+        process.channel.send(FetchAll(process.batch, self._wanted(), process.written))
+        process.batch, process.written = [], []
 
     def _take(self, ticket: int) -> SentClaim | None:
         """Remove a claim that a worker has; return None if it has no such claim."""
