@@ -12,7 +12,7 @@ from curtsy.core.errors import NotWritten, Reason, StoreError
 from curtsy.crawling.frontier.local import LocalFrontier
 from curtsy.crawling.jobs import WORKER_FILE, WorkerId
 from curtsy.crawling.outputs.append_file import AppendFile, whole_lines
-from curtsy.crawling.outputs.folder import _create
+from curtsy.crawling.outputs.folder import create_whole
 from curtsy.system.file_lock import FileLock
 from curtsy.system.own_file import create_own, open_own
 from tests.client.fetching import client
@@ -161,7 +161,7 @@ def test_the_files_beside_a_store_a_job_and_an_output_follow_no_link(victim: Pat
         LocalFrontier(shared / "job.sqlite")
     with pytest.raises(StoreError, match="symbolic link"):
         WorkerId(shared)
-    _create(str(shared / "page.html"), b"page")
+    create_whole(str(shared / "page.html"), b"page")
     for name in ("a-00001.warc.gz", "index.jsonl"):
         with pytest.raises(NotWritten, match="symbolic link"):
             AppendFile(str(shared / name), is_ours=True).open(None, whole_lines)

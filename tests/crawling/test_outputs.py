@@ -420,4 +420,4 @@ def test_an_output_that_is_none_is_an_error_that_lists_them(text: str, inside: P
         open_output(text)
 
     listed = re.findall(r"\w+:PATH", str(told.value))
-    assert listed == [f"{kind}:PATH" for kind in ("jsonl", "warc", "parquet", "csv", "folder", "skipped")]
+    assert listed == [f"{kind}:PATH" for kind in ("jsonl", "warc", "parquet", "csv", "folder", "mirror", "skipped")]

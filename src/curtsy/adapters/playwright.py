@@ -192,7 +192,8 @@ class Attachment:
             if not is_document and not is_own and self._denies_third_party:
                 return Refused(f"{url.domain} is not the site of the page", reason=Reason.DOMAIN_DENIED, url=url.text)
             agent = Headers((("User-Agent", headers.get("user-agent") or self.user_agent),))
-            result = await self._hops.admit(FetchRequest(url.text, method, agent, is_part=not is_document), once)
+            ask = FetchRequest(url.text, method, agent, is_part=not is_document, obeys_robots=is_document)
+            result = await self._hops.admit(ask, once)
             return None if carried else shared.refusal(Refused, result)
         async with self._slots[url.domain]:
             end = await self._hops.follow(url, once)

@@ -75,13 +75,13 @@ class CrawlArguments:
 
 
 HEADINGS = {
-    "Which pages": "source scope domains match skip depth sitemaps max_sitemaps files obey_nofollow avoid_traps "
-    "max_links_per_page allow_http",
+    "Which pages": "source scope domains match skip max_depth sitemaps max_sitemaps files obey_nofollow avoid_traps "
+    "max_links_per_page requisites allow_http",
     "When to stop": "max_pages max_pages_per_host max_time max_bytes patience",
-    "Where to write": "out jsonl csv parquet warc skipped body text part_size part_time is_durable",
+    "Where to write": "mirror out jsonl csv parquet warc skipped body main_text part_size part_time is_durable",
     "Which copies to keep": "obey_noindex obey_canonical drop_duplicates",
     "Resume": "job restart",
-    "How to fetch": "max_concurrent workers cookies no_cache refresh",
+    "How to fetch": "max_in_flight workers cookies no_cache refresh",
     "Report": "is_dry is_json metrics_port",
 }
 """Headings of the help, each with its parameters."""
@@ -106,6 +106,7 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
         "curtsy crawl https://example.org/ --match /item/ --match /list --skip '[?]sort=' --jsonl - | jq .title",
         "Selected pages; JSON lines on standard output.",
     ),
+    ("curtsy crawl https://example.org/ --mirror site", "A copy to browse offline. The same command updates it."),
     ("curtsy crawl -i seeds.txt --job news --store redis://10.0.0.5", "Shared by all machines that run this."),
     (
         "curtsy crawl https://example.org/ --job docs --parquet s3://bucket/docs.parquet",
@@ -132,6 +133,11 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
 @click.option("--sitemaps", is_flag=True, default=None, help="Read sitemaps for URLs.")
 @click.option("--max-sitemaps", type=ANY, metavar="N", help="Sitemaps of each site at most (1000).")
 @click.option("--files", multiple=True, metavar="TYPE", help="Also fetch files: .pdf, .csv … or all; repeatable.")
+@click.option("--mirror", metavar="DIR", help="Write a copy of the site to browse offline, with what its pages need.")
+@click.option(
+    "--requisites", type=click.Choice(["none", "site", "any"]), metavar="WHICH",
+    help="Fetch what pages need: none (default), site (with --mirror), any (of other sites too).",
+)  # fmt: skip
 @click.option("--out", metavar="DIR", help="Write each body as a file, with a .meta.json beside it.")
 @click.option("--jsonl", metavar="FILE", help="Write a JSON line for each page; - for standard output.")
 @click.option("--csv", metavar="FILE", help="Write a table (CSV) with a row for each page.")
@@ -208,6 +214,7 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
 
     seeds = _seeds(given, words["urls"], words["source"], words["max_time"], words["allow_http"])
     kinds = {
+        "mirror": "mirror",
         "folder": "out",
         "jsonl": "jsonl",
         "csv": "csv",
@@ -241,6 +248,8 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
         raise click.UsageError(str(error)) from None
     client = {**given.arguments, "store": given.settings().store, "cookies": words["cookies"]}
     client |= cache_options(words["no_cache"], words["refresh"])
+    if words["mirror"] is not None and given.settings().cache_mode == "normal":
+        client = {"cache_mode": "revalidate"} | client  # the site says what has changed since the last run
     return CrawlArguments(
         seeds, options, client, words["job"], words["restart"], files, writing, words["is_durable"], words["is_json"],
         words["metrics_port"], words["workers"], arguments,

@@ -273,8 +273,10 @@ def line_of(snapshot: CrawlSnapshot) -> str:
 
 def headline(totals: CrawlTotals) -> str:
     """Return the totals as one line."""
-    cached = f" ({totals.cached:,} from the cache)" if totals.cached else ""
-    return f"{console.counted(totals.pages, 'page')}{cached}, {console.size(totals.bytes)} in {span(totals.seconds)}"
+    what = console.counted(totals.pages, "page") + (f" ({totals.cached:,} from the cache)" if totals.cached else "")
+    if totals.requisites:
+        what += f", {console.counted(totals.requisites, 'requisite')}"
+    return f"{what}, {console.size(totals.bytes)} in {span(totals.seconds)}"
 
 
 def show_reasons(terminal: Console, totals: CrawlTotals, examples: Mapping[str, Example]) -> None:

@@ -45,8 +45,10 @@ class FetchRequest(msgspec.Struct, frozen=True):
     """True if a redirect from another registered domain led here: failures do not count against the host (C22)."""
 
     is_part: bool = False
-    """True for a part of a page that a browser shows, such as an image. robots.txt does not apply, and no page is
-    charged."""
+    """True for a part of a page that a browser shows, such as an image. No page is charged."""
+
+    obeys_robots: bool = True
+    """True if robots.txt applies. A browser's user has asked for a page with all its parts."""
 
     timeout: float | None = None
     """Seconds for each attempt; None: the policy decides."""

@@ -286,7 +286,7 @@ def exchange(request: Request, found: Freshness, policy: Policy, state: FetchSta
     """
     url, is_page = request.url, state.is_page(request)
     permission: Permission | Refusal | Failure | Again = Permission()
-    if policy.respect_robots and not state.ask.is_part:
+    if policy.respect_robots and state.ask.obeys_robots:
         known = state.world.known_rules(url.origin, policy.robots_ttl)
         permission = _heeded(known, request, policy, state) or (yield from _permission(known, request, policy, state))
     if not isinstance(permission, Permission):

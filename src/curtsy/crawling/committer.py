@@ -52,7 +52,8 @@ def counted(totals: CrawlTotals, batch: Sequence[Finished], seconds: float) -> C
             new.fetched += page.cache is None
         elif isinstance(finished.end, Done) and not any(each.url == url for each in finished.skipped):
             new.redirected += finished.redirect is not None
-            new.sitemaps += finished.redirect is None
+            new.requisites += finished.requisite is not None
+            new.sitemaps += finished.redirect is None and finished.requisite is None
         for each in finished.skipped:
             kind = new.left_out if each.url != url else new.skipped if each.is_refusal else new.failed
             kind[each.reason] = kind.get(each.reason, 0) + 1
@@ -140,12 +141,14 @@ class Committer:
         return tuple(output.written() for output in self._files)
 
     async def finish(self) -> CurtsyError | None:
-        """Store the parts of all outputs, and list them; return the error if that failed.
+        """Complete all outputs, store and list their parts; return the error if that failed.
 
         Then the pages are recorded, and wait on this machine for the next run.
         """
         try:
             await self._finish([output for output in self._files if output.is_rolled])
+            for output in self._files:
+                await _whole(in_thread(output.finish))
         except CurtsyError as error:
             return error
         return None
@@ -294,8 +297,11 @@ def _is_rolled(output: Output) -> bool:
 def _hand_to(output: Output, finished: Finished) -> None:
     if finished.page is not None:
         output.page(finished.page)
-    elif finished.redirect is not None and isinstance(output, FileOutput):
-        output.redirect(finished.redirect)
+    elif isinstance(output, FileOutput):
+        if finished.redirect is not None:
+            output.redirect(finished.redirect)
+        if finished.requisite is not None:
+            output.requisite(finished.requisite)
     for skipped in finished.skipped:
         output.skipped(skipped)
 

@@ -24,11 +24,12 @@ from curtsy.core.errors import CurtsyError, NotWritten, PolicyError, Reason
 from curtsy.core.time import span
 from curtsy.crawling.committer import Committer
 from curtsy.crawling.filters import Filters
-from curtsy.crawling.frontier.protocol import LEASE, AsyncFrontier, Claimed, Counts, Deferred
+from curtsy.crawling.frontier.protocol import LEASE, AsyncFrontier, Counts, Deferred
 from curtsy.crawling.jobs import ENDED, SCOPE, SEEDS, SITEMAPS, check_seeds, seeds_of, widen
 from curtsy.crawling.options import CrawlOptions
+from curtsy.crawling.page_limit import PageLimit
 from curtsy.crawling.progress import CrawlSummary, Ended, Hosts, end_message
-from curtsy.crawling.reader import is_in_reserve, moment
+from curtsy.crawling.reader import moment
 from curtsy.crawling.results import Finished, Results, SkippedUrl
 from curtsy.crawling.running_fetches import MAX_WAIT, SETTLING, SUSPECT, RunningFetch, RunningFetches, longest_queue
 from curtsy.crawling.seeds import HEAD, Feeder, Seeds, no_seeds
@@ -53,9 +54,6 @@ QUEUED_IN_MEMORY, QUEUED_ON_DISK = 50_000, 200_000
 
 SHARED_LOOK = 1.0
 """Seconds between two checks of a shared frontier, and of a pipe that its reader may close."""
-
-RESERVED = 0.5
-"""Seconds for which a sitemap that may not be needed is put back."""
 
 FIRST_RETRY, LONGEST_RETRY = 1.0, 30.0
 """First and longest delay in seconds before a retry after a full disk."""
@@ -83,6 +81,8 @@ class Crawler:
         self._committer = committer
         self._lease = lease
         self._job = job
+        self.results = Results(drop_duplicates=options.drop_duplicates)
+        self._page_limit = PageLimit(options, committer, frontier, self.results)
         self._limits: dict[Ended, float | None] = {
             Ended.MAX_PAGES: options.max_pages,
             Ended.MAX_TIME: options.max_time,
@@ -95,7 +95,6 @@ class Crawler:
         self.filters = Filters(options, session, frontier, self._wanted_pages)
         if seeds.head:
             self.filters.begin(seeds.head)
-        self.results = Results(drop_duplicates=options.drop_duplicates)
         self._pool = pool
         if pool is not None:
             pool.bind(self.filters, self.results, self.wake, frontier, self._wanted_pages)
@@ -203,8 +202,7 @@ class Crawler:
 
     def _wanted_pages(self) -> int | None:
         """Return how many more pages are needed than URLs are queued; None if there is no limit."""
-        most = self._options.max_pages
-        return None if most is None else most - self._committer.pages - self.counts.queued
+        return self._page_limit.wanted(self.counts.queued)
 
     async def run(self) -> CrawlSummary:
         """Crawl to the end."""
@@ -273,6 +271,8 @@ class Crawler:
         if self._lease is not None:  # a busy worker, too, learns the pages of the others
             await self._look()
         over = self._over()
+        if over is Ended.MAX_PAGES and await self._page_limit.has_more(is_idle=self.is_idle):
+            over = None
         return await (self._proceed() if over is None else self._wind_down(over))
 
     async def _proceed(self) -> Ended | None:
@@ -360,10 +360,8 @@ class Crawler:
         if qps is not None:
             most = min(most, longest_queue(qps) - fetches.queued_for_rate())
         room = most - fetches.places_in_use
-        if options.max_pages is not None:
-            under_way = len(fetches) - fetches.looked_up + len(self.results.finished) + held
-            room = min(room, options.max_pages - self._committer.pages - under_way)
-        return room
+        under_way = len(fetches) - fetches.looked_up + len(self.results.finished) + held
+        return int(min(room, self._page_limit.room(under_way)))
 
     async def _start(self) -> None:
         """Claim due URLs and start to fetch them."""
@@ -378,8 +376,7 @@ class Crawler:
             claimed += await self._frontier.claim(room - len(claimed), wider)
         if self._pool is not None:
             claimed = self._pool.suspected(claimed)
-        if self._options.max_pages is not None:
-            claimed = self._without_reserve(claimed)
+        claimed = self._page_limit.needed(claimed, is_idle=self.is_idle)
         suspects = [each for each in claimed if each.tries >= SUSPECT]
         # A suspect is read alone, so that a crash cannot be caused by another page. The others wait briefly.
         alone = [] if fetches else suspects[:1]
@@ -388,16 +385,6 @@ class Crawler:
                 self.results.put(Finished(each, Deferred(MAX_WAIT)))
             else:
                 fetches.start(each, may_crowd=may_crowd)
-
-    def _without_reserve(self, claimed: list[Claimed]) -> list[Claimed]:
-        """Put back reserve sitemaps while other URLs may yield pages; keep one if there are no others."""
-        kept: list[Claimed] = []
-        for each in sorted(claimed, key=is_in_reserve):
-            if is_in_reserve(each) and (kept or not self.is_idle or self.results.finished):
-                self.results.put(Finished(each, Deferred(RESERVED)))
-            else:
-                kept.append(each)
-        return kept
 
     def _has_batch(self) -> bool:
         """Return whether the committer has something to write now."""

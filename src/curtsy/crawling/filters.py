@@ -7,7 +7,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
@@ -22,11 +21,13 @@ from curtsy.core.result import FetchResult
 from curtsy.core.robots import product_token
 from curtsy.core.url import InvalidUrl, Url, parse_url
 from curtsy.crawling.extract.links import KnownHrefs
+from curtsy.crawling.extract.page import is_html
 from curtsy.crawling.extract.scope import OutOfScope, Scope
 from curtsy.crawling.extract.traps import Traps
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done, Failed, Found, host_of
 from curtsy.crawling.frontier.url_table import FARTHEST, PackedUrls
 from curtsy.crawling.jobs import SITEMAPS, WIDENED
+from curtsy.crawling.link_check import LinkCheck, Slices
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.reader import (
     GZIP,
@@ -42,6 +43,7 @@ from curtsy.crawling.reader import (
     moment,
     origin_of,
 )
+from curtsy.crawling.requisites import Requisites, is_requisite
 from curtsy.crawling.results import CrawledPage, Finished, SkippedUrl
 from curtsy.engine.session import Session
 from curtsy.http.registered_domain import are_apart, site_of
@@ -74,9 +76,6 @@ OFTEN = 20
 
 CHECKING = 1.0
 """CPU seconds for the links of one page. Only patterns that are slow on long URLs need so many."""
-
-TURN = 0.01
-"""CPU seconds of checking links before other tasks run."""
 
 READERS = 2
 """Maximum number of heavy pages read at once. Each may take some 60 MB, and more would only wait for one another."""
@@ -127,61 +126,6 @@ def scope_of(seeds: Sequence[str], options: CrawlOptions) -> Scope:
     )  # fmt: skip
 
 
-@dataclass(slots=True)
-class LinkCheck:
-    """Checked links of one page or sitemap."""
-
-    claimed: Claimed
-    depth: int
-    own: list[str] | PackedUrls
-    """Links to the registered domain of the page."""
-    foreign: list[str] | PackedUrls
-    """Links to other registered domains."""
-    left_out: list[SkippedUrl] = field(default_factory=list)
-    more: dict[str, int] = field(default_factory=dict)
-    """Number of excluded links beyond those in `left_out`, by reason."""
-    unlearned: set[str] = field(default_factory=set)
-    """Links that another page may still lead to: too deep here, or not checked."""
-    cut: int = 0
-    """Number of links dropped because the checks took too long."""
-    at: str = ""
-    """Time of the first exclusion: ISO 8601, UTC; empty before it."""
-    are_apart: dict[str, bool] = field(default_factory=dict)
-    """Hosts of the links, each with whether it is of another registered domain."""
-
-    def add(self, url: str) -> None:
-        """Add a link that belongs to the crawl."""
-        host = host_of(url)
-        is_apart = self.are_apart.get(host)
-        if is_apart is None:
-            is_apart = self.are_apart[host] = are_apart(host, self.claimed.host)
-        (self.foreign if is_apart else self.own).append(url)
-
-    def __len__(self) -> int:
-        return len(self.own) + len(self.foreign)
-
-
-class Slices:
-    """CPU time of event-loop work that yields to other tasks periodically."""
-
-    def __init__(self) -> None:
-        self.spent = 0.0
-        """CPU seconds of all slices up to the end of the last one."""
-        self.begin()
-
-    def begin(self) -> None:
-        """Start a slice."""
-        self._began_at = time.thread_time()
-
-    def is_over(self) -> bool:
-        """Return whether the slice has used its time."""
-        seconds = time.thread_time() - self._began_at
-        if seconds < TURN:
-            return False
-        self.spent += seconds
-        return True
-
-
 class PagesPassedOver(Protocol):
     """Part of the frontier that filters use."""
 
@@ -206,6 +150,7 @@ class Filters:
         self.scope = NOWHERE
         """Scope of the crawl; empty before `begin`."""
         self._traps = Traps() if options.avoid_traps else None
+        self._requisites = Requisites(options, lambda: self.scope, self._traps)
         self._origins = SiteInfo(session)
         self._wanted = wanted
         self.sitemaps = SitemapQuota(options.max_sitemaps)
@@ -286,6 +231,8 @@ class Filters:
                 finished.notes = {SITEMAPS: noted}
         elif is_for_sitemap(claimed) and (outside := self._outside(page.url, claimed.depth)) is not None:
             return self.skip(claimed, outside, crawl_messages.no_sitemap(page.url), result)
+        elif is_requisite(claimed) and not is_html(page.content_type, page.body):
+            finished.page, finished.requisite = None, page
         else:
             if check.cut:
                 finished.page = msgspec.structs.replace(page, links_cut=finished.links_cut)
@@ -295,8 +242,8 @@ class Filters:
             _log.warning(crawl_messages.too_many_links(claimed.url, cut, self._options.max_links_per_page))
         return finished
 
-    async def _why_not_kept(self, finished: Finished, page: CrawledPage, reading: Reading) -> tuple[str, str] | None:
-        """Return the reason and message for a page that is left out of the results; None to keep it.
+    async def _why_not_kept(self, finished: Finished, page: CrawledPage, reading: Reading) -> tuple[str, ...] | None:
+        """Return the arguments of `leave_out` for a page that is left out of the results; None to keep it.
 
         A canonical URL to fetch instead is added to `finished`.
         """
@@ -308,7 +255,7 @@ class Filters:
                 finished.found = [*finished.found, Found((canonical,), claimed.depth, claimed.priority, page.url)]
                 if are_apart(host_of(canonical), claimed.host):
                     self._remember_foreign(canonical)
-                return NOT_CANONICAL, crawl_messages.not_canonical(page.url, canonical)
+                return NOT_CANONICAL, crawl_messages.not_canonical(page.url, canonical), canonical
         if reading.is_noindex:
             return NOINDEX, crawl_messages.noindex(page.url)
         return None
@@ -354,7 +301,9 @@ class Filters:
         """Return the links and sitemaps to add to the frontier."""
         claimed, depth = check.claimed, check.depth
         # The sitemaps of a host that only serves another host's sitemap are skipped.
-        found = [] if is_for_sitemap(claimed) else self._sitemaps_of(origin_of(claimed.url), len(check))
+        is_other = is_for_sitemap(claimed) or is_requisite(claimed)
+        found = [] if is_other else self._sitemaps_of(origin_of(claimed.url), len(check))
+        found += self._requisites.found(claimed, reading.requisites)
         if reading.sitemap is not None and claimed.hops < MOST_NESTED:
             further = [each for each in reading.sitemap.sitemaps if self._is_near(each, claimed.host)]
             found += self._queued(further, _namer(claimed), len(check), depth, claimed.hops + 1)
@@ -428,7 +377,9 @@ class Filters:
             return self.skip(claimed, str(Reason.TOO_MANY_REDIRECTS), words, result, failed=True)
         notes = {}
         reason = self._outside(target.text, claimed.depth)
-        if is_for_sitemap(claimed) and self._is_near(target.text, claimed.host):
+        if is_requisite(claimed):
+            reason = self._requisites.outside(target.text, claimed.url)
+        elif is_for_sitemap(claimed) and self._is_near(target.text, claimed.host):
             reason = None  # a sitemap is not a page, whatever its path
             if not self.sitemaps.take(site_of(host_of(_namer(claimed))), (target.text,)):
                 return self.skip(claimed, NO_SITEMAP, crawl_messages.no_sitemap(claimed.url), result)

@@ -32,6 +32,7 @@ class OptionKeywords(ClientKeywords, total=False):
     patience: float
     sitemaps: bool
     max_sitemaps: int
+    requisites: Literal["none", "site", "any"]
     obey_nofollow: bool
     obey_noindex: bool
     obey_canonical: bool

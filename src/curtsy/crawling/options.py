@@ -70,6 +70,10 @@ class CrawlOptions:
     """Maximum sitemaps of each site, over all runs of the job. At most 3 of them are named in robots.txt on
     hosts outside the crawl."""
 
+    requisites: Literal["none", "site", "any"] = "none"
+    """Images, styles, scripts, fonts and frames that pages need: none, those of the page's site and of the crawl's
+    domains, or any. They count as requests, not as pages, and are fetched beyond `max_depth` and `max_pages`."""
+
     obey_nofollow: bool = True
     """True to skip links with `rel=nofollow`, and all links of pages that say `nofollow`."""
 

@@ -17,8 +17,9 @@ from curtsy.core.host import Host, fresh, in_time
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.result import FetchResult
 from curtsy.core.time import SECOND, Now, span
-from curtsy.crawling.frontier.protocol import Deferred, HostQueue
+from curtsy.crawling.frontier.protocol import Claimed, Deferred, HostQueue
 from curtsy.crawling.outputs.protocol import Written
+from curtsy.crawling.requisites import is_requisite
 from curtsy.crawling.results import Finished
 from curtsy.engine.session import Session
 
@@ -76,6 +77,9 @@ class CrawlTotals(msgspec.Struct):
 
     seconds: float = 0.0
     """Duration of all runs in seconds."""
+
+    requisites: int = 0
+    """Images, styles and other parts of pages."""
 
     @property
     def pages(self) -> int:
@@ -215,7 +219,7 @@ class CrawlSummary(msgspec.Struct, frozen=True):
         return {
             "ended": str(self.ended),
             **{name: getattr(self, name) for name in ("total", "fetched", "cached", "skipped", "failed")},
-            **{name: getattr(totals, name) for name in ("redirected", "sitemaps", "bytes")},
+            **{name: getattr(totals, name) for name in ("redirected", "requisites", "sitemaps", "bytes")},
             "seconds": round(totals.seconds, 3),
             "queued": self.queued,
             "resume_in": self.resume_in,
@@ -339,15 +343,16 @@ class Hosts:
             known = self._hosts[host] = _Host()
         return known
 
-    def pages_to_go(self, host: str, pages: int) -> tuple[int, int] | None:
-        """Return the pages left in a host's quota, and those left if every running fetch yields one; None if unlimited.
+    def pages_to_go(self, claimed: Claimed) -> tuple[int, int] | None:
+        """Return the pages left in a host's quota, and those left if every running fetch yields one.
 
-        The frontier counts the `pages` of all workers, and gives the URLs of a host to one worker at a time.
+        None if there is no quota, or if the claim is on a requisite. The frontier counts the pages of all workers, and
+        gives the URLs of a host to one worker at a time.
         """
-        if self.most_pages is None:
+        if self.most_pages is None or is_requisite(claimed):
             return None
-        known = self._of(host)
-        known.job_pages = max(known.job_pages, pages)
+        known = self._of(claimed.host)
+        known.job_pages = max(known.job_pages, claimed.host_pages)
         left = self.most_pages - known.job_pages
         return left, left - known.out
 

@@ -27,6 +27,7 @@ from curtsy.crawling.extract.text import main_text
 from curtsy.crawling.frontier.protocol import Claimed
 from curtsy.crawling.frontier.url_table import fingerprint
 from curtsy.crawling.options import CrawlOptions
+from curtsy.crawling.requisites import needed_by
 from curtsy.crawling.results import CrawledPage
 from curtsy.engine.session import Session
 from curtsy.system.log import LibraryLogger, library_logger
@@ -59,6 +60,8 @@ class Reading(msgspec.Struct, frozen=True):
 
     sitemap: Sitemap | None = None
     is_noindex: bool = False
+    requisites: tuple[str, ...] = ()
+    """URLs that the page needs."""
 
 
 class Reader:
@@ -107,7 +110,9 @@ class Reader:
             links_cut=found.links_cut,
         )
         is_noindex = options.obey_noindex and found.noindex
-        return Reading(page, self._followed(found), found.base.origin, is_noindex=is_noindex)
+        needed = () if options.requisites == "none" else needed_by(body, result.content_type, found.base)
+        fresh, origin = self._followed(found), found.base.origin
+        return Reading(page, fresh, origin, is_noindex=is_noindex, requisites=needed)
 
     def _followed(self, found: Extract) -> dict[str, str]:
         if not self._options.obey_nofollow or not (found.nofollow or found.unfollowed):
@@ -118,7 +123,7 @@ class Reader:
 
 def is_for_sitemap(claimed: Claimed) -> bool:
     """Return whether it is fetched because a sitemap is expected there."""
-    return claimed.priority > SEED_PRIORITY or is_in_reserve(claimed)
+    return SEED_PRIORITY < claimed.priority <= SITEMAP_PRIORITY or is_in_reserve(claimed)
 
 
 def is_in_reserve(claimed: Claimed) -> bool:

@@ -123,6 +123,9 @@ class SkippedUrl(msgspec.Struct, frozen=True, gc=False):
     at: str = ""
     """Time: ISO 8601, UTC."""
 
+    instead: str | None = None
+    """URL whose page is kept instead, as the canonical one."""
+
     __repr__ = masked_repr
 
 
@@ -147,6 +150,9 @@ class Finished(msgspec.Struct):
     redirect: CrawledPage | None = None
     """Response of a redirect or of a failed redirect. It is not a page, but archives store it."""
 
+    requisite: CrawledPage | None = None
+    """Response that a page needs, such as an image. It is not a page."""
+
     more_left_out: Mapping[str, int] = {}
     """Number of links outside the scope beyond those in `skipped`, by reason."""
 
@@ -159,15 +165,16 @@ class Finished(msgspec.Struct):
     @property
     def is_large(self) -> bool:
         """Return whether writing it takes long."""
-        page = self.page
+        page = self.page or self.requisite
         size = len(self.skipped) if page is None else len(self.skipped) + len(page.links)
         return size > MOST_LINKS or (page is not None and len(page.body) > LARGE)
 
-    def leave_out(self, reason: str, message: str) -> None:
-        """Leave the page out of the results."""
+    def leave_out(self, reason: str, message: str, instead: str | None = None) -> None:
+        """Leave the page out of the results, in favour of the page of `instead`."""
         page = self.page
         assert page is not None
-        skipped = SkippedUrl(page.url, reason, message, page.status, page.depth, page.parent, at=page.fetched_at)
+        place = page.depth, page.parent
+        skipped = SkippedUrl(page.url, reason, message, page.status, *place, at=page.fetched_at, instead=instead)
         self.skipped, self.page = [*self.skipped, skipped], None
 
     def ending(self, now: float, *, is_logged: bool = False) -> Ending:
@@ -209,7 +216,7 @@ class Results:
         if (page := finished.page) is not None and self._drops_duplicates:
             digest = hashlib.blake2b(page.body, digest_size=16).digest()
             if (first := self._bodies.setdefault(digest, page.url)) != page.url:
-                finished.leave_out(DUPLICATE, duplicate(page.url, first))
+                finished.leave_out(DUPLICATE, duplicate(page.url, first), first)
         if finished.page is not None and self.is_iterated:
             self._unread.append(finished)
             self.changed.set()

@@ -18,6 +18,7 @@ from curtsy.crawling.filters import Filters
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Room
 from curtsy.crawling.progress import Hosts, paused_since
 from curtsy.crawling.reader import origin_of
+from curtsy.crawling.requisites import is_requisite
 from curtsy.crawling.results import Finished, Results
 from curtsy.engine.session import Session
 from curtsy.http.registered_domain import name_and_port, site_of
@@ -36,8 +37,7 @@ GLANCE = 0.05
 """Seconds for which a fetch keeps its slot while the name of its host is looked up."""
 
 LOOKUPS = 96
-"""Maximum number of fetches that wait longer for a lookup. The system's resolver runs some more at once, so that other
-names find room."""
+"""Maximum number of fetches that wait longer for a lookup. The system's resolver has room for some more."""
 
 MOST_LOCATED = 10_000
 """Maximum number of hosts and registered domains whose addresses are remembered."""
@@ -49,12 +49,10 @@ TURN = 0.01
 """Seconds of reading and checking after which other tasks of the event loop run."""
 
 SETTLING = 1.0
-"""Seconds for which a received reply may be processed. After that, an unanswered fetch is waiting for its next
-request."""
+"""Seconds for which a received reply may be processed. Then an unanswered fetch waits for its next request."""
 
 SUSPECT, GUILTY = 3, 6
-"""Numbers of claims without a result after which a URL is read alone, and after which it is given up. Otherwise a page
-that crashes the reader would end every run."""
+"""Numbers of claims without a result after which a URL is read alone, and given up. Else it could end every run."""
 
 
 class Phase(IntEnum):
@@ -107,8 +105,7 @@ class RunningFetches:
 
         `wake` is called when more fetches may start. `locate` is called when the address of a host is known. `places`
         is the maximum number of requests in flight, `hosts` has the quota of pages of each host. `is_shared` means that
-        another worker may take over an expired lease.
-        """
+        another worker may take over an expired lease."""
         self._session = session
         self._filters = filters
         self._results = results
@@ -228,7 +225,7 @@ class RunningFetches:
 
     def _refused(self, claimed: Claimed) -> Finished | None:
         """Return the result of a URL that is not fetched although it was queued; None if it may be fetched."""
-        if (to_go := self.hosts.pages_to_go(claimed.host, claimed.host_pages)) is not None:
+        if (to_go := self.hosts.pages_to_go(claimed)) is not None:
             left, sure = to_go
             if left <= 0:
                 words = crawl_messages.host_limit(claimed.url, self.hosts.most_pages)
@@ -236,9 +233,8 @@ class RunningFetches:
             if sure <= 0:
                 return Finished(claimed, Deferred(MAX_WAIT))
         if claimed.tries >= GUILTY:
-            return self._filters.skip(
-                claimed, "reader_crashed", crawl_messages.reader_crashed(claimed.url), failed=True
-            )
+            words = crawl_messages.reader_crashed(claimed.url)
+            return self._filters.skip(claimed, "reader_crashed", words, failed=True)
         return None
 
     async def _fetch(self, fetch: RunningFetch, may_crowd: bool) -> None:
@@ -421,8 +417,10 @@ class RunningFetches:
         deadline = max(0.001, claimed.leased_until - self._timers.now()) if self._is_shared else None
         qps = self._session.policies.global_qps
         max_wait = MAX_WAIT if qps is None else longest_queue(qps) / qps
-        follow, is_foreign = claimed.url in self._filters.followed_at_once, self._filters.is_foreign(claimed)
-        return FetchRequest(claimed.url, max_wait=max_wait, follow=follow, deadline=deadline, is_foreign=is_foreign)
+        return FetchRequest(
+            claimed.url, max_wait=max_wait, follow=claimed.url in self._filters.followed_at_once, deadline=deadline,
+            is_foreign=self._filters.is_foreign(claimed), is_part=is_requisite(claimed),
+        )  # fmt: skip
 
     def _on_wire(self, fetch: RunningFetch, is_on_wire: bool) -> None:
         self._enter(fetch, Phase.ON_WIRE if is_on_wire else Phase.WAITING)

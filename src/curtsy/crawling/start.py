@@ -84,8 +84,10 @@ def acrawl(
         scope_of(begin.head, options)
     if options.main_text is not None:
         main_text(b"<p>", "text/html", reader=options.main_text)
-    folder = None if job is None else folder_of(Path(job) if isinstance(job, os.PathLike) else job)
     writers, count = open_outputs(outputs), workers_of(workers)
+    if options.requisites == "none" and any(isinstance(each, FileOutput) and each.needs_requisites for each in writers):
+        options = dataclasses.replace(options, requisites="site")
+    folder = None if job is None else folder_of(Path(job) if isinstance(job, os.PathLike) else job)
     settings["max_in_flight"] = max(options.max_in_flight, _most_connections())
     used = client or AsyncClient(**settings)
     try:

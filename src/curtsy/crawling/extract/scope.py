@@ -175,6 +175,10 @@ class Scope(msgspec.Struct, frozen=True, dict=True, rename={"max_depth": "depth"
         """Return whether the location of a canonical URL is in the crawl; other rules may refuse it."""
         return self._is_inside(url) or url in self._always
 
+    def skips(self, url: str) -> bool:
+        """Return whether a pattern of `skip` is found in a URL."""
+        return any(found(url) for found in self._skip)
+
     def _rule(self, url: str, depth: int) -> OutOfScope | None:
         if not self._is_inside(url):
             return _ELSEWHERE[self.kind]

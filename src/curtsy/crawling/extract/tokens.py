@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterator
 from html.entities import html5
 
 # All repetitions are possessive (`*+`), so nothing is backtracked. They are bounded to some thousands, because one
@@ -140,6 +141,14 @@ def attributes(written: str) -> dict[str, str]:
             value = double or single or bare
             found[name] = unescape(value) if "&" in value or "\0" in value else value
     return found
+
+
+def attribute_places(text: str, start: int, end: int) -> Iterator[tuple[str, int, int, bool]]:
+    """Yield the attributes between two places: the lower-case name, the place of the value, and if it has quotes."""
+    for found in _ATTRIBUTE.finditer(text, start, end):
+        group = found.lastindex or 1
+        if group > 1:
+            yield found[1].lower(), *found.span(group), group < 4
 
 
 def unescape(value: str) -> str:

@@ -1,6 +1,7 @@
 """Outputs: the destinations of a crawl's pages. A crawl may have several.
 
     JsonLines    one JSON object per page
+    Mirror       a site as files that a browser shows offline
     Folder       one file per body, and one beside it for its metadata
     Warc         WARC 1.1: request, response and revisit records, including those of redirects
     PagesCsv     a table of the pages
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from curtsy.crawling.outputs.jsonlines import BodyForm
 
 
-KINDS = ("jsonl", "warc", "parquet", "csv", "folder", "skipped")
+KINDS = ("jsonl", "warc", "parquet", "csv", "folder", "mirror", "skipped")
 """Prefixes of a path, as in `folder:pages`."""
 
 _ENDINGS = {
@@ -65,7 +66,7 @@ def open_output(
         )
     check_path("output", text)
     # Imported on demand: a program that makes its own outputs needs none of them.
-    if kind == "parquet" or (is_url(path) and kind != "folder"):
+    if kind == "parquet" or (is_url(path) and kind not in ("folder", "mirror")):
         from curtsy.crawling.outputs.parts import PART_SIZE, PART_TIME, Parts
 
         return Parts(
@@ -81,6 +82,10 @@ def open_output(
     match kind:
         case "warc":
             return Warc(path)
+        case "mirror":
+            from curtsy.crawling.outputs.mirror import Mirror
+
+            return Mirror(path)
         case "folder":
             if is_url(path):
                 raise PolicyError(f"output = {text!r} is a folder of single files, which a URL cannot be. Use .jsonl.")

@@ -125,8 +125,8 @@ class Folder(FileOutput):
             self._file.write(encode(line), b"\n")
             self._file.sync()
             body_path, meta_path = self._paths(file)
-            _create(body_path, page.body, durable=self.is_durable)
-            _create(meta_path, meta, durable=self.is_durable)
+            create_whole(body_path, page.body, durable=self.is_durable)
+            create_whole(meta_path, meta, durable=self.is_durable)
             if self.is_durable:
                 sync_folder(os.path.dirname(body_path))
                 sync_folder(self.path)
@@ -156,7 +156,8 @@ def _files_after(index: str, place: int) -> list[str]:
     return found
 
 
-def _create(path: str, data: bytes, *, durable: bool = False) -> None:
+def create_whole(path: str, data: bytes, *, durable: bool = False) -> None:
+    """Create or replace a file, completely or not at all, with the folders above it."""
     part = path + PART
     try:
         number = create_own(part)

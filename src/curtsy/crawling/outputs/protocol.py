@@ -82,6 +82,9 @@ class FileOutput:
     accepts nothing more until it is opened again.
     """
 
+    needs_requisites = False
+    """True if the crawl has to fetch what its pages need."""
+
     takes_urls = False
     """True if its path may be a URL."""
 
@@ -124,6 +127,9 @@ class FileOutput:
 
     def redirect(self, page: CrawledPage) -> None:
         """Write the response of a redirect."""
+
+    def requisite(self, page: CrawledPage) -> None:
+        """Write what a page needs, such as an image."""
 
     def skipped(self, skipped: SkippedUrl) -> None:
         """Write a URL without a page."""
@@ -171,6 +177,9 @@ class FileOutput:
 
     def deliver(self) -> None:
         """Store all recorded parts at their destination. Raises NotWritten."""
+
+    def finish(self) -> None:
+        """Complete it at the end of a run, in a thread. Raises NotWritten."""
 
     def written(self) -> Written:
         """Return its contents over all runs."""

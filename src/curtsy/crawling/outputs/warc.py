@@ -227,6 +227,10 @@ class Warc(FileOutput):
         """Write the records of a redirect, so that a replay can follow it."""
         self.page(page)
 
+    def requisite(self, page: CrawledPage) -> None:
+        """Write the records of what a page needs, so that a replay shows the page as it was."""
+        self.page(page)
+
     def _made(self, pieces: list[bytes]) -> list[bytes]:
         return pressed(pieces, self._level) if self.gzip else pieces
 
