@@ -8,7 +8,7 @@ the first count on are kept, as one column of whole numbers for each kind of cou
 
 from __future__ import annotations
 
-from itertools import zip_longest
+from operator import add
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -38,10 +38,13 @@ class Series(msgspec.Struct, frozen=True, array_like=True):
         """Return the sum of both, of the latest `most` intervals."""
         if not other.columns or not self.columns:
             return self if self.columns else other
-        first = max(min(self.first, other.first), max(self.end, other.end) - self.most)
-        mine, theirs = self.first - first, other.first - first
-        columns = zip(self.columns, other.columns, strict=True)
-        return type(self)(first, tuple([_sum(_moved(one, mine), _moved(two, theirs)) for one, two in columns]))
+        one, two = (self, other) if self.first <= other.first else (other, self)
+        place = two.first - one.first
+        if place >= 2 * self.most:
+            return two
+        cut = max(0, max(one.end, two.end) - one.first - self.most)
+        columns = zip(one.columns, two.columns, strict=True)
+        return type(self)(one.first + cut, tuple([_sum(a, b, place)[cut:] for a, b in columns]))
 
     def of(self, at: float, counts: tuple[int, ...]) -> Self:
         """Return a series of the same kind, with counts at epoch second `at` only."""
@@ -60,8 +63,9 @@ class Series(msgspec.Struct, frozen=True, array_like=True):
         """Return the counts of one of `KINDS`, by its place, in the `most` intervals up to epoch second `at`."""
         if not self.columns:
             return [0] * self.most
-        column = _moved(self.columns[kind], self.first - int(at // self.seconds) + self.most - 1)[: self.most]
-        return [*column, *[0] * (self.most - len(column))]
+        skipped = int(at // self.seconds) - self.most + 1 - self.first
+        column = [*[0] * -skipped, *self.columns[kind][max(0, skipped) :]][: self.most]
+        return column + [0] * (self.most - len(column))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the intervals with counts as JSON values: `from`, `seconds` of each, and lists by kind of count.
@@ -77,13 +81,14 @@ class Series(msgspec.Struct, frozen=True, array_like=True):
         return {"from": self.first * self.seconds, "seconds": self.seconds, **columns}
 
 
-def _moved(column: tuple[int, ...], by: int) -> tuple[int, ...]:
-    """Return a column that begins `by` intervals earlier; later ones if that is negative."""
-    return column[-by:] if by <= 0 else (0,) * by + column if column else ()
-
-
-def _sum(one: tuple[int, ...], two: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple([a + b for a, b in zip_longest(one, two, fillvalue=0)]) if one and two else one or two
+def _sum(one: tuple[int, ...], two: tuple[int, ...], place: int) -> tuple[int, ...]:
+    """Return a column to which another is added from `place` on."""
+    if not two:
+        return one
+    if (gap := place - len(one)) >= 0:
+        return (*one, *(0,) * gap, *two)
+    both = one[place : place + len(two)]
+    return (*one[:place], *map(add, both, two), *two[len(both) :], *one[place + len(two) :])
 
 
 class Minutes(Series, frozen=True, array_like=True):
