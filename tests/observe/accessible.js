@@ -48,5 +48,9 @@
     const is_large = pixels >= 24 || (pixels >= 18.66 && style.fontWeight >= 700);
     if (ratio < (is_large ? 3 : 4.5)) wrong.push(`contrast ${ratio.toFixed(2)}: ${element.className} ${element.textContent.slice(0, 30)}`);
   }
+
+  // Cells that lie over each other
+  for (const each of document.querySelectorAll("td"))
+    if (each.scrollWidth > each.clientWidth + 1 && getComputedStyle(each).overflowX === "visible") wrong.push(`too narrow: ${each.className} ${each.textContent.slice(0, 30)}`);
   return wrong;
 }

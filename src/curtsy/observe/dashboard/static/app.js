@@ -185,8 +185,8 @@ function drawFigures() {
   big("pages", rate(pages), `${count(hour("pages"))} in the last hour${running.length ? `; ${plural(running.length, "crawl")} now` : ""}`);
   mark(tiles.errors.tile, "data-tone", errors > 0.1 * requests ? "bad" : null);
   big("errors", [count(errors)], errors && requests ? `${((100 * errors) / requests).toFixed(errors * 10 < requests ? 1 : 0)} % of ${plural(requests, "request")}` : requests ? `${plural(requests, "request")} without an error` : "no request in the last hour");
-  const answers = figures.latency ? `; half of the answers come within ${brief(figures.latency.median)}` : "";
-  big("wait", [requests ? brief(hour("waited") / requests) : "–"], requests ? `on average, to keep to the limits${answers}` : "no request in the last hour");
+  const answers = figures.latency ? `; then an answer takes ${brief(figures.latency.median)}` : "";
+  big("wait", [requests ? brief(hour("waited") / requests) : "–"], requests ? `on average${answers}` : "no request in the last hour");
   const cached = (figures.cache_hits ?? 0) + (figures.revalidated ?? 0);
   big("cache", [figures.ok ? `${Math.round((100 * cached) / figures.ok)} %` : "–"], figures.ok ? `${count(cached)} of ${plural(figures.ok, "page")} needed no new copy` : "no page yet");
   const states = figures.states ?? {};
@@ -615,6 +615,11 @@ function drawHost() {
   reasons($("host-refused"), host.counts?.refused, "");
 }
 
+const OPENED = {
+  block: "it denied access", failures: "it failed several times", rest: "it asked for a long pause",
+  trial: "the request that tested it failed", user: "a user stopped it",
+};
+
 function drawHistory() {
   const found = host.history ?? null;
   document.querySelector("#host-history > .sheet").hidden = document.querySelector("#host-history .periods").hidden = !found;
@@ -628,8 +633,9 @@ function drawHostTimes() {
   const left = row.until === null ? null : row.until - now();
   const until = left !== null && left > 0 ? span(left) : null;
   const because = host.waiting_for ?? "";
+  const [opened, status] = (view.opened_by ?? "").split(":");
   put($("host-words"), {
-    open: `No requests${until ? ` for ${until}` : ""}: it failed several times, or denied access.`,
+    open: `No requests${until ? ` for ${until}` : ""}: ${words({ ...OPENED, "": "it failed several times, or denied access" }, opened)}${status ? ` (${status})` : ""}.`,
     trial: "The next request tests whether it works again.",
     spent: `Daily limit of requests or pages reached. It resets in ${until ?? "a moment"}.`,
     paused: `Paused by a user${until ? ` for ${until}` : ", until it is resumed"}.`,

@@ -22,7 +22,7 @@ export function span(seconds) {
 
 export const brief = (seconds) => (seconds < 0.0005 ? "under 1 ms" : seconds < 1 ? `${Math.round(seconds * 1000)} ms` : seconds < 100 ? `${seconds.toFixed(1)} s` : span(seconds));
 
-export const clock = (at) => new Date(at * 1000).toLocaleTimeString();
+export const clock = (at) => new Date(at * 1000).toLocaleTimeString("en", { hourCycle: "h23" });
 
 export function size(bytes) {
   for (const unit of ["B", "KB", "MB", "GB"]) {

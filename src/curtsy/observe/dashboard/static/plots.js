@@ -14,7 +14,7 @@ const KINDS = [
 ];
 
 const HEIGHT = 150;
-const LEFT = 46; // pixels for the labels of the vertical axis
+const LEFT = 54; // pixels for the labels of the vertical axis
 const RIGHT = 14;
 const TOP = 10;
 const BOTTOM = 22;
