@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 from typing import Any
@@ -305,8 +304,7 @@ _STATES = {
 }
 
 
-@dataclass(slots=True)
-class _Host:
+class _Host(msgspec.Struct, gc=False):
     pages: int = 0
     """Pages of this run."""
     job_pages: int = 0

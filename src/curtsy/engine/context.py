@@ -9,6 +9,8 @@ import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from curtsy.cache.keys import Page, PageCache
 from curtsy.core.bounded import Bounded
 from curtsy.core.cache import Absorbed, Drop, Mode, Refresh
@@ -137,18 +139,26 @@ class RetryShare:
             self._left = min(self._capacity, self._left + 1)
 
 
+class _CachedRules(msgspec.Struct, frozen=True, gc=False):
+    """Rules of an origin in memory."""
+
+    rules: Rules
+    until: float
+    """Their expiry by `Context.now`."""
+
+    heeded: dict[str, float]
+    """Crawl-delays by agent, for agents that already follow them."""
+
+    ttl: float
+    """Setting in seconds when the rules were learned."""
+
+
 class RulesCache:
     """In-memory cache of robots.txt rules beside the store, shared by all contexts of a client."""
 
     def __init__(self) -> None:
-        self.by_origin: Bounded[str, tuple[Rules, float, dict[str, float], float]] = Bounded(
-            KNOWN, TEXTS, lambda known: known[0].weight
-        )
-        """Rules by origin, with their expiry by `Context.now`, Crawl-delays and TTL.
-
-        The Crawl-delays are by agent, for agents that already follow them. The TTL is the setting in seconds when the
-        rules were learned. Evicted entries are read from the store again.
-        """
+        self.by_origin: Bounded[str, _CachedRules] = Bounded(KNOWN, TEXTS, lambda known: known.rules.weight)
+        """Rules by origin. Evicted entries are read from the store again."""
 
         self.since = 0.0
         """Epoch second; rules learned before it are ignored."""
@@ -242,10 +252,10 @@ class Context:
         A shorter setting makes their expiry earlier than this memory knows.
         """
         found = self.rules.by_origin.get(origin)
-        if found is None or ttl < found[3]:
+        if found is None or ttl < found.ttl:
             return None
-        left = found[1] - self.now()
-        return Known(found[0], left, found[2]) if left > 0 else None
+        left = found.until - self.now()
+        return Known(found.rules, left, found.heeded) if left > 0 else None
 
     def put_back_retry(self) -> None:
         """Return a retry that was granted but not sent."""
@@ -254,11 +264,11 @@ class Context:
     def heeded(self, origin: str) -> dict[str, float]:
         """Return the Crawl-delay of an origin's known rules, by each agent that already follows it."""
         found = self.rules.by_origin.get(origin)
-        return {} if found is None else found[2]
+        return {} if found is None else found.heeded
 
     def remember(self, origin: str, rules: Rules, seconds: float, ttl: float) -> None:
         """Cache rules in memory for `seconds`; `ttl` is the setting in force."""
-        self.rules.by_origin.put(origin, (rules, self.now() + seconds, {}, ttl))
+        self.rules.by_origin.put(origin, _CachedRules(rules, self.now() + seconds, {}, ttl))
 
     def claim_step(self, effect: Claim | Hold) -> Step[Known | Claimed | Busy]:
         """Return the step that reads an origin's rules or claims them."""

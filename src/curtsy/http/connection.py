@@ -10,12 +10,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from curtsy.core.errors import Reason
 from curtsy.core.request import Headers
 from curtsy.core.url import Url
-from curtsy.http.response import ReplyError, ResponseReader
+from curtsy.http.response import NO_RESPONSE, ReplyError, ResponseReader
 from curtsy.http.tls import has_ended_safely
 
 READ_AHEAD = 65_536
@@ -32,7 +34,7 @@ STOOD_STILL = 1.0
 """Seconds of a timer's delay above which this program was suspended and the peer is not to blame."""
 
 
-class Route(NamedTuple):
+class Route(msgspec.Struct, frozen=True, gc=False):
     """Way to a server. Requests with the same route may use the same connection."""
 
     scheme: str
@@ -62,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self.response = ResponseReader(0, False)
+        self.response = NO_RESPONSE
         """Response to the present request."""
 
         self.sent_at: float | None = None
@@ -179,6 +181,10 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None or self._is_lost or not (response.is_reusable and response.is_complete):
             return False
         return not (transport.is_closing() or transport.get_write_buffer_size())
+
+    def rest(self, now: float) -> None:
+        """Become idle at a loop time. Drop the response: an idle connection then has fewer objects to collect."""
+        self.idle_since, self.response, self._waiter = now, NO_RESPONSE, None
 
     def is_silent(self) -> bool:
         """Return whether an idle connection is open: no data or close has arrived, processed by the loop or not."""

@@ -209,10 +209,11 @@ class Pool:
 
     def give_back(self, connection: Connection, *, is_kept: bool) -> None:
         """Keep a connection if its exchange succeeded (`is_kept`). Closes the longest idle one above the limit."""
-        self.had_room_at = connection.idle_since = self.time()
+        self.had_room_at = now = self.time()
         if not is_kept or self.is_closed or not connection.is_reusable:
             connection.close()
             return
+        connection.rest(now)
         self._idle[connection] = None
         idle = self._by_route.get(connection.route)
         if idle is None:

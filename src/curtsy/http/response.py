@@ -297,3 +297,9 @@ class ResponseReader:
         """Notice that another message follows the response."""
         if self._is_ended:
             self.is_reusable = False
+
+
+NO_RESPONSE = ResponseReader(100, False)
+"""Response of all connections without a request. It is complete, so nothing changes it."""
+
+NO_RESPONSE.feed(b"HTTP/1.1 204 No Content\r\n\r\n")

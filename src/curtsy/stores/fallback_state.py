@@ -9,7 +9,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from curtsy.core.bounded import Bounded
 from curtsy.core.errors import CurtsyError, StoreError
@@ -49,7 +51,7 @@ class Gone(Exception):
     """Signal that the key is back in the store, which the caller must use."""
 
 
-class Sight(NamedTuple):
+class Sight(msgspec.Struct, frozen=True, gc=False):
     """Record as last seen."""
 
     record: Record | None

@@ -396,7 +396,8 @@ def _written(connection: sqlite3.Connection, change: _Change, row: Row | None) -
 
 def _swapped(connection: sqlite3.Connection, change: _Change) -> Row | None:
     """Replace a row by a changed record and return the new row; None if it is not the present row."""
-    name, before, expires, _ = change.row
+    row = change.row
+    name, before, expires = row.name, row.data, row.expires
     record, data, until = change.record, None, expires
     if record is None:
         done = connection.execute(_DELETE, (name, before))

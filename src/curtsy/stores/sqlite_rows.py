@@ -6,7 +6,9 @@ import contextlib
 import sqlite3
 import zlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from curtsy.core.errors import StoreError
 from curtsy.core.record import Record
@@ -27,7 +29,7 @@ _DELETE = "DELETE FROM records WHERE key = ?"
 DELETE_HOST = "DELETE FROM hosts WHERE key = ?"
 
 
-class Row(NamedTuple):
+class Row(msgspec.Struct, frozen=True, gc=False):
     """Row of the file as last seen, with its record; `data` is None for an absent one."""
 
     name: bytes
