@@ -246,3 +246,24 @@ def test_an_output_that_lacks_pages_is_told_at_the_end_of_every_run(
     assert "--restart" in said
     snapshot(said)
     assert len(urls(output)) == left + 6
+
+
+def test_a_mirror_names_the_page_to_begin_with_and_the_same_command_updates_it(shell: Shell, site: Site) -> None:
+    """The second run asks by conditional requests, and writes nothing that has not changed"""
+    site.page("/", html("/a", text='<img src="/p.png">'), etag='"1"')
+    site.page("/a", html("/"), etag='"2"')
+    site.page("/p.png", b"p", content_type="image/png", etag='"3"')
+    page = shell.project / "site" / f"127.0.0.1+{site.port}" / "index.html"
+
+    first = shell("crawl", site.url("/"), "--mirror", "site")
+    written = page.stat().st_mtime_ns
+    site.clear()
+    second = shell("crawl", site.url("/"), "--mirror", "site", "--json")
+
+    assert (first.code, second.code) == (0, 0)
+    assert "2 pages, 1 requisite" in first.err
+    assert f"Open {page.relative_to(shell.project)} in a browser." in first.err
+    assert b'<img src="p.png">' in page.read_bytes()
+    assert (second.json["cached"], second.json["requisites"]) == (2, 1)
+    assert {visit.status for visit in site.visits() if visit.path != "/robots.txt"} == {304}
+    assert page.stat().st_mtime_ns == written

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 from collections import Counter
 from html.parser import HTMLParser
@@ -24,13 +25,14 @@ from curtsy.crawling.start import acrawl
 from curtsy.http.sender import HttpSender
 from tests.crawling.crawl_process import CrawlProcess
 from tests.crawling.web import QUICK, html
-from tests.support.site import Site, redirect
+from tests.support.site import Reply, Site, redirect
 
 STYLE = '@import "more.css"; body { background: url( img/back.png ) } /* url(img/no.png) */'
 FRONT = """<!doctype html><link rel=stylesheet href="/style.css?v=2"><title>Caf\xe9</title>
 <a href="/a">a</a> <a href='/a/'>folder</a> <a href="docs/page?x=1&amp;y=2#part">query</a> <a href="/old">old</a>
 <a href=/copy>copy</a> <a href="/v1.2">text</a> <a href="/v1.2/x">below</a> <a href="/Case">C</a> <a href="/case">c</a>
 <a href="http://elsewhere.test/">away</a> <a href="#top">top</a> <a href="/missing">gone</a> <a href="/based/">b</a>
+<a href="/index.html">same</a> <a href="/a/b?PHPSESSID=0123456789abcdef0123456789abcdef">session</a>
 <img src="/img/logo.png" srcset="/img/logo.png 1x, /img/big.png 2x" alt="caf\xe9"> <img src="/private/secret.png">
 <p style="background: url(&quot;/img/p.png&quot;)">\xfc</p>"""
 
@@ -38,7 +40,8 @@ FRONT = """<!doctype html><link rel=stylesheet href="/style.css?v=2"><title>Caf\
 def build(site: Site) -> None:
     """A site with the traps of mirrors."""
     site.robots("User-agent: *\nDisallow: /private/")
-    site.page("/", FRONT.encode("latin-1"), content_type="text/html; charset=iso-8859-1", etag='"front"')
+    for path in ("/", "/index.html"):
+        site.page(path, FRONT.encode("latin-1"), content_type="text/html; charset=iso-8859-1", etag='"front"')
     pages = {"/a": ["/deep"], "/a/": ["b"], "/a/b": ["/"], "/docs/page": [], "/new": [], "/v1.2/x": ["/v1.2"]}
     for path, links in {**pages, "/Case": [], "/case": []}.items():
         site.page(path, html(*links, title=path), etag=f'"{path}"')
@@ -115,7 +118,7 @@ async def test_a_site_becomes_files_that_lead_to_one_another(site: Site, tmp_pat
     assert 'style="background: url(&quot;img/p.png&quot;)">\xfc</p>' in front
     assert "url( img/back.png )" in found[f"{host}/style.css@v=2.css"].decode()
     assert '<a href="../a/b.html">b</a>' in found[f"{host}/based/index.html"].decode()
-    assert [summary[name] for name in ("fetched", "requisites", "redirected")] == [12, 7, 1]
+    assert [summary[name] for name in ("fetched", "requisites", "redirected")] == [13, 7, 1]
     assert not any(path.startswith("/private/") for path in site.paths())
 
 
@@ -144,15 +147,16 @@ async def test_a_later_run_asks_what_has_changed_and_writes_only_that(site: Site
 
 
 async def test_the_limit_and_the_depth_are_for_pages_and_what_they_need_is_fetched(site: Site, tmp_path: Path) -> None:
-    """Requisites are no pages: neither limit keeps a page from its pictures"""
+    """Requisites are no pages: no limit of pages keeps a page from its pictures, nor does the daily budget of pages"""
     build(site)
 
     limited = await mirror(site, tmp_path / "limited", max_pages=1, max_pages_per_host=1)
     shallow = await mirror(site, tmp_path / "shallow", max_depth=0)
+    budget = await mirror(site, tmp_path / "budget", max_pages_per_day=1, patience=0)
 
-    assert [(each["fetched"], each["requisites"]) for each in (limited, shallow)] == [(1, 6), (1, 6)]
-    assert limited["ended"] == "max_pages"
-    assert files(tmp_path / "limited") == files(tmp_path / "shallow")
+    assert {(each["fetched"], each["requisites"]) for each in (limited, shallow, budget)} == {(1, 6)}
+    assert [each["ended"] for each in (limited, shallow, budget)] == ["max_pages", "done", "later"]
+    assert files(tmp_path / "limited") == files(tmp_path / "shallow") == files(tmp_path / "budget")
 
 
 async def test_requisites_are_those_of_the_site_of_the_page(site: Site, tmp_path: Path) -> None:
@@ -270,3 +274,34 @@ def test_the_references_of_a_page_are_found_where_a_browser_finds_them() -> None
     assert urls_in(new) == [f"N{url}" for url in urls]
     unchanged = replaced(PAGE, found, lambda piece, form: None, str, str)
     assert unchanged == PAGE
+
+
+@pytest.mark.soak
+async def test_a_mirror_is_the_same_over_forty_kills(site: Site, tmp_path: Path) -> None:
+    """At any moment"""
+    dice = random.Random(40)
+    site.on("/p/*", lambda visit: numbered(int(visit.path.rpartition("/")[2]), 300))
+    site.page("/p.css", "b { background: url(/back.png) }", content_type="text/css")
+    site.page("/back.png", b"back", content_type="image/png")
+    site.page("/", html(*(f"/p/{each}" for each in range(300))))
+    await mirror(site, tmp_path / "whole")
+    job = {"seeds": site.url("/"), "outputs": [f"mirror:{tmp_path / 'killed'}"], "job": str(tmp_path / "job")}
+    kills = 0
+    for _ in range(40):
+        seen = site.count() + dice.randrange(4, 20)
+        kills += CrawlProcess(**{**QUICK, **job}).kill_when(lambda: site.count() >= seen)  # noqa: B023
+
+    CrawlProcess(**{**QUICK, **job}).summary()
+
+    assert kills > 10
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+    outside(tmp_path / "killed")
+
+
+def numbered(number: int, pages: int) -> Reply:
+    """A page with links to others before and behind it, and one that is larger than most."""
+    links = [f"/p/{(number * 7 + each * each) % pages}" for each in range(60)]
+    head = '<link rel=stylesheet href="/p.css">'
+    return Reply(
+        body=html(*links, head=head, text="text " * (number % 50) * 100), headers={"Content-Type": "text/html"}
+    )

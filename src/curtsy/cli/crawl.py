@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -399,9 +399,19 @@ def _conclude(wanted: CrawlArguments, summary: CrawlSummary, examples: Examples,
                 "start over with --restart and another output."
             )
         elif path != "-" and (found.entries or summary.ended in ("done", "max_pages")):
-            console.say(f"written to {place}.")
+            console.say(f"written to {place}.{_where_to_begin(kind, path, wanted.seeds.head)}")
     if (hint := resume_hint(summary, wanted.job)) is not None:
         console.say(hint, command=resume)
+
+
+def _where_to_begin(kind: str, path: str, seeds: Sequence[str]) -> str:
+    """Return a sentence that names the file of the first seed in a mirror; empty for other outputs."""
+    if kind != "mirror":
+        return ""
+    from curtsy.crawling.outputs.mirror import file_at
+
+    files = (file for seed in seeds if (file := file_at(path, seed)) is not None)
+    return "".join(f" Open {file} in a browser." for file in islice(files, 1))
 
 
 def _numbered(kind: str, path: str) -> str:

@@ -140,7 +140,7 @@ class Committer:
         """Return the actual contents of the outputs."""
         return tuple(output.written() for output in self._files)
 
-    async def finish(self) -> CurtsyError | None:
+    async def finish(self, seconds: float | None = None) -> CurtsyError | None:
         """Complete all outputs, store and list their parts; return the error if that failed.
 
         Then the pages are recorded, and wait on this machine for the next run.
@@ -148,7 +148,7 @@ class Committer:
         try:
             await self._finish([output for output in self._files if output.is_rolled])
             for output in self._files:
-                await _whole(in_thread(output.finish))
+                await _whole(in_thread(output.finish, seconds))
         except CurtsyError as error:
             return error
         return None

@@ -433,7 +433,8 @@ class Crawler:
         return self._timers.now() - self.began_at
 
     async def _summary(self, ended: Ended) -> CrawlSummary:
-        if self.failure is None and (error := await self._committer.finish()) is not None:
+        seconds = None if self.stopping is None else GRACE / 2
+        if self.failure is None and (error := await self._committer.finish(seconds)) is not None:
             self.failure, ended = error, self.stopping or Ended.LATER
         reasons, elapsed = self._committer.left, self._elapsed()
         with contextlib.suppress(CurtsyError):  # the note is informational: a full disk is ignored

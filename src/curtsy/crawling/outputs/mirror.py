@@ -15,8 +15,10 @@ same files. So nothing has to be truncated.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import stat
+import time
 from typing import Any
 
 import msgspec
@@ -32,7 +34,10 @@ from curtsy.crawling.outputs.mirror_links import converted, has_links
 from curtsy.crawling.outputs.mirror_names import hashed_name, name_of
 from curtsy.crawling.outputs.protocol import FileOutput, Written
 from curtsy.crawling.results import CrawledPage, SkippedUrl
+from curtsy.system.log import LibraryLogger, library_logger
 from curtsy.system.own_file import sync_folder
+
+_log: LibraryLogger = library_logger("crawl")
 
 STEP = 200
 """Files converted between two commits."""
@@ -99,10 +104,16 @@ class Mirror(FileOutput):
             with self._restored(), self._index.use():
                 self._index.link(skipped.url, None, skipped.instead)
 
-    def finish(self) -> None:
-        """Convert the links of all files that may lead to other files than before."""
+    def finish(self, seconds: float | None) -> None:
+        """Convert the links of all files that may lead to other files than before; at least one file."""
+        until = math.inf if seconds is None else time.monotonic() + seconds
         with self._restored(), self._index.use():
             for place, file in enumerate(self._index.unconverted()):
+                if place and time.monotonic() >= until:
+                    _log.warning(
+                        f"The links of some files in {self.path} are not converted yet. The next run continues."
+                    )
+                    break
                 body = self._index.original(file)
                 assert body is not None
                 self._write(
@@ -210,6 +221,13 @@ class Mirror(FileOutput):
         if len(self._folders) >= MOST_FOLDERS:
             self._folders.clear()
         self._folders.add(name)
+
+
+def file_at(folder: str, url: str) -> str | None:
+    """Return the path of the file that a page usually has in a mirror; None if it is not there."""
+    name = name_of(_parsed(url), "text/html")
+    path = None if name is None else os.path.join(folder, *name.split("/"))
+    return path if path is not None and os.path.isfile(path) else None
 
 
 def _parsed(url: str) -> Url:

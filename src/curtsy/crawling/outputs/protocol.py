@@ -178,8 +178,11 @@ class FileOutput:
     def deliver(self) -> None:
         """Store all recorded parts at their destination. Raises NotWritten."""
 
-    def finish(self) -> None:
-        """Complete it at the end of a run, in a thread. Raises NotWritten."""
+    def finish(self, seconds: float | None) -> None:
+        """Complete it at the end of a run, in a thread. Raises NotWritten.
+
+        If it takes longer than `seconds`, the next run continues. None means no limit.
+        """
 
     def written(self) -> Written:
         """Return its contents over all runs."""
