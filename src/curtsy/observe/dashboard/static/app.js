@@ -164,6 +164,8 @@ function rateOf(kind, place) {
   if (seconds >= 10) return Math.max(0, samples.at(-1)[place] - first[place]) / seconds;
   const minute = Math.floor(now() / 60) * 60;
   const at = (from) => history.hour[kind][(from - history.hour.from) / 60] ?? 0;
+  const began = now() - Math.max(figures.since, history.hour.from);
+  if (began < WINDOW) return (at(minute) + at(minute - 60)) / Math.max(1, began);
   return (at(minute) + at(minute - 60) * (1 - (now() - minute) / 60)) / 60;
 }
 
@@ -339,7 +341,7 @@ function drawResume(into, { state, ended, is_job, command, job }, is_over, silen
   into.dataset.shown = shown;
   if (!shown) return into.replaceChildren();
   const why = is_lost ? "It has perhaps been killed. Resume it:" : words({ ...ENDS, "": "It ended by an error. Resume it:", stopped: "It was stopped. Resume it:" }, ENDS[ended] ? ended : ended ? "stopped" : "");
-  if (!is_job) return into.replaceChildren(h("p", {}, "It cannot be resumed, because it has no name: --job NAME gives one."));
+  if (!is_job) return into.replaceChildren(h("p", {}, "It was run without saving its state, so it cannot be resumed."));
   if (!command) return into.replaceChildren(h("p", {}, `${why.replace(/:$/, "")} by the program that started it, with job="${job}".`));
   const copied = async (event) => {
     const button = event.currentTarget;
