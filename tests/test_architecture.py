@@ -17,6 +17,7 @@ PACKAGES = (
     "system",  # clock, threads, files, log
     "stores", "http", "settings",  # remember records, send one request, read settings
     "cache", "engine",  # keep pages, carry out a flow
+    "rendering",  # run the scripts of pages
     "testing", "client", "blocking",  # fake time; fetch, for tasks and for threads
     "limits",  # the parts of the documents
     "crawling", "observe", "adapters",  # fetch many pages, show the state, wrap other libraries

@@ -43,8 +43,16 @@ HASTE = {
 }
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-NEEDS_MORE = {"docker.md", "systemd.md", "kubernetes.md", "engines.md", "dashboard.md", "crawl-on-many-machines.md"}
-"""Pages whose commands need more than a site: a daemon, root, a server."""
+NEEDS_MORE = {
+    "docker.md",
+    "systemd.md",
+    "kubernetes.md",
+    "engines.md",
+    "dashboard.md",
+    "crawl-on-many-machines.md",
+    "render.md",
+}
+"""Pages whose commands need more than a site: a daemon, root, a server, a browser."""
 ENGINES = "engines.md"
 """Page whose programs need engines; `test_engines.py` runs them."""
 KINDS = {"Tutorial": "tutorial", "How-to": "how-to", "Reference": "reference", "Explanation": "explanation"}

@@ -26,6 +26,7 @@ from curtsy.engine.arguments import check_parts, is_path, portable
 from curtsy.engine.batch import MAX_IN_FLIGHT, Batch, NoUrl
 from curtsy.engine.download import GIB, DownloadResult, Part
 from curtsy.engine.keywords import ClientKeywords, FetchKeywords, GetKeywords, SettingKeywords
+from curtsy.engine.renderer import Renderer
 from curtsy.engine.session import Session
 from curtsy.engine.timers import Timers, VirtualClock
 from curtsy.http.proxy import check_environment
@@ -51,8 +52,10 @@ class AsyncClient:
     immediately and revalidated afterwards, while the client is open. Without `stale_while_revalidate`, it is
     revalidated first. `max_in_flight` limits the requests in flight over all hosts. With `cookies`, the client keeps
     cookies until it is closed, each for the host that set it. `on_record` is called with the record of each fetch. With
-    a `curtsy.testing.FakeClock` as `clock`, waits take no real time. A pickled client is its arguments: unpickling
-    creates a new client. Settings files and the environment are then those of the other process.
+    a `curtsy.testing.FakeClock` as `clock`, waits take no real time. With `render`, a browser runs the scripts of each
+    page, whose body is then the DOM (extra `render`). Instead of True, it may be a `curtsy.rendering.chromium.Chromium`
+    with other limits; the client closes it. A pickled client is its arguments: unpickling creates a new client.
+    Settings files and the environment are then those of the other process.
     """
 
     def __init__(
@@ -78,12 +81,13 @@ class AsyncClient:
         sender: Sender | None = None,
         clock: VirtualClock | None = None,
         timers: Timers | None = None,
+        render: bool | Renderer = False,
         **settings: Unpack[SettingKeywords],
     ) -> None:
         self._given = {name: value for name, value in {**locals(), **settings}.items() if name not in _NOT_GIVEN}
         check_parts(
             store=store, cache=cache, stale_while_revalidate=stale_while_revalidate, on_record=on_record, proxy=proxy,
-            verify=verify, cookies=cookies, sender=sender, clock=clock, timers=timers,
+            verify=verify, cookies=cookies, sender=sender, clock=clock, timers=timers, render=render,
         )  # fmt: skip
         named = {
             "user_agent": user_agent,
@@ -102,6 +106,7 @@ class AsyncClient:
             _live_settings(config, preset, given), sender or _sender(proxy, verify, max_in_flight),
             store=store, cache=cache, stale_if_error=stale_if_error, stale_while_revalidate=stale_while_revalidate,
             max_retries=max_retries, on_record=on_record, cookies=cookies, clock=clock, timers=timers,
+            renderer=_renderer(render),
         )  # fmt: skip
 
     @property
@@ -334,6 +339,17 @@ def _live_settings(
             user_agent=current.policies.user_agent,
         )
     return settings
+
+
+def _renderer(render: bool | Renderer) -> Renderer | None:
+    """Return the renderer of a client; None without one. Raises PolicyError if its library is missing."""
+    if render is False:
+        return None
+    if render is True:
+        from curtsy.rendering.chromium import Chromium
+
+        return Chromium()
+    return render
 
 
 def _sender(proxy: str | None, verify: bool | str | os.PathLike[str] | ssl.SSLContext, max_in_flight: int) -> Sender:

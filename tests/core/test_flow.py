@@ -27,6 +27,7 @@ from curtsy.core.effects import (
     Recall,
     Release,
     Remember,
+    Render,
     Send,
     Settle,
     Tell,
@@ -68,6 +69,21 @@ def test_the_way_of_a_page_on_a_fresh_origin() -> None:
     assert (first.robots, first.page, second.robots, second.page) == (True, False, False, True)
     assert hand.of(Send)[0].request.url.text == "https://example.org/robots.txt"
     assert (hand.of(Send)[0].cut, hand.of(Send)[0].timeout, hand.of(Send)[1].timeout) == (True, 10.0, 30.0)
+
+
+def test_a_page_is_rendered_after_it_is_settled_and_a_script_may_redirect() -> None:
+    """Render: each page on the way is admitted by itself; errors are not rendered"""
+    page = Response(200, Headers(), b"dom", rendered=True)
+    away = Response(302, Headers([("Location", "/b")]), b"")
+    hand, failing = Hand(render=[away, page]), Hand(send=[Response(404, Headers(), b"")])
+
+    result = hand.carry(FetchRequest(URL, renders=True))
+    failing.carry(FetchRequest(URL, renders=True))
+
+    way = ["Claim", "Enter", "Send", "Settle", "Render"]
+    assert hand.kinds() == [*way, *way[1:], "Tell"]
+    assert (result.rendered, result.body, result.record.attempts) == (True, b"dom", 2)
+    assert not failing.of(Render)
 
 
 def test_a_page_is_entered_for_with_the_delay_that_the_rules_ask_of_its_agent() -> None:
@@ -469,7 +485,7 @@ def test_every_effect_is_one_that_a_hand_can_answer() -> None:
     """Design, section 2"""
     known = {Enter, Send, PutBack, Settle, Recall, Keep, Remember, Claim, Hold, Learn, Release, Amend, MayRetry, Later}
 
-    assert set(Effect.__args__) == {*known, Tell}
+    assert set(Effect.__args__) == {*known, Render, Tell}
 
 
 def test_rules_that_are_good_for_less_than_a_turn_takes_still_let_a_page_go() -> None:

@@ -16,10 +16,8 @@ from curtsy.client import AsyncClient, session_of
 from curtsy.core.cache import KEPT, KEPT_IF_SAID, entry_of
 from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.fetch_state import Refusal
 from curtsy.core.request import Failure, Headers, Reply, Request, Response, whole_number
 from curtsy.core.result import FetchResult
-from curtsy.core.url import Url
 from curtsy.engine.body_slot import BodySlot, Hop, Send
 from curtsy.engine.keywords import ClientKeywords
 from curtsy.engine.session import Session
@@ -238,10 +236,6 @@ class AsyncHops:
         if hop.slot is not None:
             hop.slot.close()
         return hop.result
-
-    async def follow(self, url: Url, send: Send) -> Reply | Refusal:
-        """Let a browser send a part of a page in the turn of the page; return the reply, or the refusal."""
-        return await self._session.follow(url, send)
 
     async def close(self) -> None:
         """Close the client and its store. Idempotent."""

@@ -188,19 +188,14 @@ class Attachment:
 
         top = None if page is None else parse_url(page.url)
         is_own = isinstance(top, Url) and not are_apart(top.domain, url.domain)
-        if is_document or not is_own or not self._follows:
-            if not is_document and not is_own and self._denies_third_party:
-                return Refused(f"{url.domain} is not the site of the page", reason=Reason.DOMAIN_DENIED, url=url.text)
-            agent = Headers((("User-Agent", headers.get("user-agent") or self.user_agent),))
-            ask = FetchRequest(url.text, method, agent, is_part=not is_document, obeys_robots=is_document)
+        follows = is_own and not is_document and self._follows
+        if not is_document and not is_own and self._denies_third_party:
+            return Refused(f"{url.domain} is not the site of the page", reason=Reason.DOMAIN_DENIED, url=url.text)
+        agent = Headers((("User-Agent", headers.get("user-agent") or self.user_agent),))
+        ask = FetchRequest(url.text, method, agent, is_part=not is_document, follows=follows, obeys_robots=is_document)
+        async with self._slots[url.domain] if follows else contextlib.nullcontext():
             result = await self._hops.admit(ask, once)
-            return None if carried else shared.refusal(Refused, result)
-        async with self._slots[url.domain]:
-            end = await self._hops.follow(url, once)
-        if carried or isinstance(end, Response):
-            return None
-        message, wait = (end.detail, None) if isinstance(end, Failure) else (end.message, end.retry_after)
-        return Refused(message, reason=end.reason, url=url.text, retry_after=wait)
+        return None if carried else shared.refusal(Refused, result)
 
     def _run(self, work: Any) -> None:
         task = asyncio.ensure_future(work)

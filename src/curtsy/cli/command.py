@@ -272,5 +272,8 @@ INPUT = click.option(
 COOKIES = click.option("--cookies", is_flag=True, help="Keep cookies during this run, each for the host that set it.")
 NO_CACHE = click.option("--no-cache", is_flag=True, help="Neither use nor store cached copies.")
 VERBOSE = click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Log each step to stderr.")
+RENDER = click.option(
+    "--render", is_flag=True, help="Run the scripts of pages in a browser, and take the DOM (extra render)."
+)
 YES = click.option("--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
 """Parameters of several commands."""

@@ -18,6 +18,7 @@ from curtsy.cli.command import (
     COOKIES,
     INPUT,
     NO_CACHE,
+    RENDER,
     OneName,
     byte_count,
     command,
@@ -179,6 +180,7 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
 @NO_CACHE
 @ALLOW_HTTP
 @click.option("--refresh", is_flag=True, help="Fetch pages again, even if there is a fresh copy.")
+@RENDER
 @click.option("--dry-run", "is_dry", is_flag=True, help="Report what would be fetched, and exit.")
 @click.option("--json", "is_json", is_flag=True, help="Write the summary as JSON on standard output.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve Prometheus metrics there.")
@@ -246,7 +248,12 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
         )  # fmt: skip
     except PolicyError as error:
         raise click.UsageError(str(error)) from None
-    client = {**given.arguments, "store": given.settings().store, "cookies": words["cookies"]}
+    client = {
+        **given.arguments,
+        "store": given.settings().store,
+        "cookies": words["cookies"],
+        "render": words["render"],
+    }
     client |= cache_options(words["no_cache"], words["refresh"])
     if words["mirror"] is not None and given.settings().cache_mode == "normal":
         client = {"cache_mode": "revalidate"} | client  # the site says what has changed since the last run

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO
 import click
 
 from curtsy.cli import console
-from curtsy.cli.command import COOKIES, INPUT, NO_CACHE, VERBOSE, byte_count, command, duration, header
+from curtsy.cli.command import COOKIES, INPUT, NO_CACHE, RENDER, VERBOSE, byte_count, command, duration, header
 from curtsy.cli.context import CommandContext, Exit, exit_for, run, worst
 from curtsy.cli.urls import ALLOW_HTTP, complete_urls
 from curtsy.core.escape import visible
@@ -60,13 +60,14 @@ CONCURRENCY = 32
 @NO_CACHE
 @click.option("--refresh", is_flag=True, help="Fetch the page again, even if there is a fresh copy.")
 @click.option("--offline", is_flag=True, help="Use the cache only; send nothing.")
+@RENDER
 @INPUT
 @ALLOW_HTTP
 @click.pass_obj
 def get(
     given: CommandContext, urls: tuple[str, ...], output: Path | None, is_head: bool, is_raw: bool, is_json: bool,
     is_verbose: bool, headers: tuple[tuple[str, str], ...], deadline: float | None, cookies: bool, no_cache: bool,
-    refresh: bool, offline: bool, source: str | None, allow_http: bool,
+    refresh: bool, offline: bool, render: bool, source: str | None, allow_http: bool,
 ) -> Exit:  # fmt: skip
     """Fetch pages politely, similar to curl.
 
@@ -82,7 +83,7 @@ def get(
     joined: dict[str, str] = {}
     for name, value in headers:
         joined[name] = f"{joined[name]}, {value}" if name in joined else value
-    client = {"cookies": cookies} | cache_options(no_cache, refresh, offline)
+    client = {"cookies": cookies, "render": render} | cache_options(no_cache, refresh, offline)
     if output is not None and len(wanted) > 1 and (output.is_file() or not output.exists()):
         raise click.UsageError(
             f"-o takes one page, and {len(wanted):,} URLs were given. Give one URL, or save all in a folder: "
@@ -201,6 +202,8 @@ def _summary(result: FetchResult) -> str:
     words = [f"{record.final_url}: " + ("fetched" if result.ok else f"{result.reason}")]
     if record.cache is not None:
         words.append({"hit": "from the cache, without a request"}.get(record.cache, f"from the cache, {record.cache}"))
+    if result.rendered:
+        words.append("rendered")
     if record.robots_line is not None:
         words.append(f"decided by robots.txt line {record.robots_line}")
     left = [f"{count} {noun}" for count, noun in

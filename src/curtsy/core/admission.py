@@ -200,6 +200,19 @@ def admit(
     return (given, wait) if wait is not None else _charged(host, policy, case, roll, scheduled)
 
 
+def refusal_of_part(host: Host, now: Now, policy: Policy) -> No | None:
+    """Return why a part of a page may not leave in the turn of its page; None if it may."""
+    host = in_time(host, now)
+    policy = overridden(policy, host.overrides) if host.overrides else policy
+    spent = spending(host.day, host.earlier, host.jumped_at, now, policy.calendar)
+    case = Case(now, False, False, 1, 0, False, False, (), spent, False, False)
+    for rule in (_paused, _closed, _budget_spent):
+        if isinstance(found := rule(host, policy, now.at, case), No):
+            return found
+    rest = _resting(host, policy, now.at, case)
+    return None if rest is None else No(Reason.CIRCUIT_OPEN, rest.seconds)
+
+
 def _rules(host: Host, at: int, case: Case) -> tuple[Rule, ...]:
     """Return the rules that can object."""
     if case.guest or host.paused_until or host.tripped_at or host.told_at or host.crawl_delay:

@@ -211,6 +211,7 @@ _DESCRIPTIONS: dict[str, Description] = {
     Reason.INCOMPLETE: Description("incomplete response", _LATER),
     Reason.TOO_LARGE: Description("too large", "Raise max_body, or use curtsy download."),
     Reason.TOO_SLOW: Description("too slow", _LATER),
+    Reason.NOT_RENDERED: Description("not rendered by the browser", "Fetch it without --render."),
     Reason.TOO_MANY_REDIRECTS: Description(
         "too many redirects", "If the site requires cookies, use --cookies; else raise max_redirects."
     ),

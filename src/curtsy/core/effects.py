@@ -15,7 +15,7 @@ from curtsy.core.masking import masked_repr
 from curtsy.core.outcome import Outcome
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord
-from curtsy.core.request import NO_HEADERS, Headers, Request
+from curtsy.core.request import NO_HEADERS, Headers, Request, Response
 from curtsy.core.rules import Known
 from curtsy.core.url import Url
 
@@ -52,6 +52,12 @@ class FetchRequest(msgspec.Struct, frozen=True):
 
     timeout: float | None = None
     """Seconds for each attempt; None: the policy decides."""
+
+    follows: bool = False
+    """True for a part from the page's own site: it is charged, but does not wait, in the turn of its page."""
+
+    renders: bool = False
+    """True if a browser renders the page."""
 
     is_renewal: bool = False
     """True if it renews a cached copy. A redirect is then not an error."""
@@ -278,6 +284,18 @@ class Later(msgspec.Struct, frozen=True, gc=False):
     ask: FetchRequest
 
 
+class Render(msgspec.Struct, frozen=True, gc=False):
+    """Effect: let a browser run the scripts of a page. Result: a `Reply` with the DOM as its body.
+
+    A redirect by a script is a reply with a Location.
+    """
+
+    request: Request
+    page: Response
+    left: float | None
+    """Seconds until the caller's deadline; None without a deadline."""
+
+
 class Tell(msgspec.Struct, frozen=True, gc=False):
     """Effect: report the record to log, metrics and statistics."""
 
@@ -286,7 +304,7 @@ class Tell(msgspec.Struct, frozen=True, gc=False):
 
 Effect = (
     Enter | Send | PutBack | Settle | Recall | Keep | Remember | Claim | Hold | Learn | Release | Amend | MayRetry
-    | Later | Tell
+    | Later | Render | Tell
 )  # fmt: skip
 
 Flow = Generator[Effect, Any, Result]

@@ -58,6 +58,7 @@ class Reason(StrEnum):
     TOO_MANY_REDIRECTS = "too_many_redirects"
     BAD_REDIRECT = "bad_redirect"
     NOT_WRITTEN = "not_written"
+    NOT_RENDERED = "not_rendered"
 
 
 REFUSALS = frozenset(

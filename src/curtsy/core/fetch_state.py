@@ -225,11 +225,12 @@ class FetchState(msgspec.Struct):
             shown, final, "" if url is None else url.domain, ask.method.upper(), status,
             None if reason is None else reason.value, self.attempts, self.retries, self.waited,
             world.now() - self.began, self.bytes, self.cache, self.robots_line, requests_left, pages_left, retry_after,
-            world.epoch(), self.latency, self.robots_requests, self.elsewhere, message,
+            world.epoch(), self.latency, self.robots_requests, self.elsewhere, message, ask.is_part,
         )  # fmt: skip
         return FetchResult(
             reason is None, shown, final, status, reason, message, retry_after, headers, body,
             self.cache is not None, record, self.next_in, self.redirected_by, cause,
+            isinstance(end, Response) and end.rendered,
         )  # fmt: skip
 
 
@@ -238,6 +239,21 @@ def not_admitted(url: Url, policy: Policy, answer: No | Late) -> Refusal:
     if isinstance(answer, Late):
         return Refusal(Reason.DEADLINE, messages.late(url, answer.needed), answer.needed)
     return Refusal(answer.reason, messages.refused(url, policy, answer), answer.retry_after)
+
+
+def remaining(go: Go, outcome: Outcome) -> Go:
+    """Return the host's remaining daily budget after an outcome.
+
+    Admission charges a request and a page. Settling refunds unsent requests, 304s and replies that are not pages.
+    """
+    requests, pages = go.requests_left, go.pages_left
+    if requests is None and pages is None:
+        return go
+    if requests is not None:
+        requests += outcome.is_free
+    if pages is not None:
+        pages += go.lease.page and not outcome.page
+    return Go(go.lease, requests, pages)
 
 
 def redirect_target(url: Url, reply: Response) -> Url | InvalidUrl | None:

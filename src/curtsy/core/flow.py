@@ -15,7 +15,7 @@ import msgspec
 
 from curtsy.core import cache, messages
 from curtsy.core.cache import Absent, Drop, Entry, Fresh, Freshness, Stale, freshness
-from curtsy.core.decision import Go, Late, No, Settled
+from curtsy.core.decision import Late, No, Settled
 from curtsy.core.effects import (
     Admitted,
     FetchRequest,
@@ -25,13 +25,23 @@ from curtsy.core.effects import (
     MayRetry,
     PutBack,
     Recall,
+    Render,
     Send,
     Settle,
     Tell,
     World,
 )
 from curtsy.core.errors import Reason, RecordTooNew
-from curtsy.core.fetch_state import NOT_ADMITTED, REDIRECTS, Again, FetchState, Refusal, not_admitted, redirect_target
+from curtsy.core.fetch_state import (
+    NOT_ADMITTED,
+    REDIRECTS,
+    Again,
+    FetchState,
+    Refusal,
+    not_admitted,
+    redirect_target,
+    remaining,
+)
 from curtsy.core.outcome import Outcome, backoff, is_sent, is_worth_repeating, retry_after
 from curtsy.core.policy import Policy
 from curtsy.core.request import Failure, Headers, Reply, Request, Response
@@ -115,6 +125,8 @@ def _travel(first: Url, state: FetchState) -> Flow[Reply | Refusal]:
     for _ in range(most + 1):
         sent = _with_cookies(request, world)
         end = yield from _visit(sent, state)
+        if ask.renders and isinstance(end, Response) and 200 <= end.status < 300:
+            end = yield Render(sent, end, state.left())
         if not isinstance(end, Response) or end.status not in REDIRECTS:
             return end
         requested.add(request.url.text)
@@ -390,7 +402,7 @@ def _outcome(request: Request, reply: Reply, ticket: Admitted, state: FetchState
     if isinstance(reply, Response):
         state.world.take_cookies(request.url, reply.headers)
     outcome = state.outcome(reply)
-    state.go = _remaining(ticket.go, outcome)
+    state.go = remaining(ticket.go, outcome)
     return outcome
 
 
@@ -444,21 +456,6 @@ def _may_retry(request: Request, policy: Policy, state: FetchState) -> bool:
     idempotent, most = state.ask.idempotent, state.world.max_retries
     may_repeat = request.method in REPEATABLE if idempotent is None else idempotent
     return may_repeat and state.page_tries <= (policy.max_retries if most is None else most)
-
-
-def _remaining(go: Go, outcome: Outcome) -> Go:
-    """Return the host's remaining daily budget after an outcome.
-
-    Admission charges a request and a page. Settling refunds unsent requests, 304s and replies that are not pages.
-    """
-    requests, pages = go.requests_left, go.pages_left
-    if requests is None and pages is None:
-        return go
-    if requests is not None:
-        requests += outcome.is_free
-    if pages is not None:
-        pages += go.lease.page and not outcome.page
-    return Go(go.lease, requests, pages)
 
 
 def _cached_now(

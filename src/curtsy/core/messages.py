@@ -145,6 +145,7 @@ _ADVICE = {
     Reason.CLOSED: "Close the client later, or use another client.",
     Reason.DNS_ERROR: "Check the name.",
     Reason.INVALID_URL: "Correct the request.",
+    Reason.NOT_RENDERED: "Fetch it without render (--render).",
     Reason.NOT_WRITTEN: "Free some space, or choose another path.",
     Reason.TLS_ERROR: "If the site is yours, pass the CA of its certificate as verify.",
     Reason.TOO_LARGE: TOO_LARGE,

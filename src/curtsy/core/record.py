@@ -132,6 +132,9 @@ class FetchRecord(StatsFields, frozen=True, gc=False):
     message: str = ""
     """Description of a failure; empty on success."""
 
+    is_part: bool = False
+    """True for a part of a page, such as a script."""
+
     __repr__ = masked_repr
 
     def shares(self) -> tuple[Share, ...]:
@@ -139,11 +142,12 @@ class FetchRecord(StatsFields, frozen=True, gc=False):
         return share_of(self, self.domain, self.elsewhere), *self.elsewhere
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as plain JSON values. `elsewhere` and `message` are omitted if empty."""
+        """Return the fields as plain JSON values. `elsewhere`, `message` and `is_part` are omitted if empty."""
         fields = super().as_dict()
         shares = fields.pop("elsewhere")
         if shares:
             fields["elsewhere"] = [msgspec.structs.asdict(each) for each in shares]
-        if not fields["message"]:
-            del fields["message"]
+        for name in ("message", "is_part"):
+            if not fields[name]:
+                del fields[name]
         return fields

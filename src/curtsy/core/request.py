@@ -139,6 +139,9 @@ class Response(msgspec.Struct, frozen=True):
     is_whole: bool = True
     """True if the body is complete; bodies of errors and redirects may be incomplete, and those still to be read."""
 
+    rendered: bool = False
+    """True if the body is the DOM of a browser, after the scripts of the page."""
+
 
 class Failure(msgspec.Struct, frozen=True):
     """Absence of a usable response, and its reason."""

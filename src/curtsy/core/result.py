@@ -71,6 +71,9 @@ class FetchResult(msgspec.Struct, frozen=True, gc=False):
     cause: str = ""
     """Cause of a failed request in a few words, such as `connection refused`; else empty."""
 
+    rendered: bool = False
+    """True if the body is the DOM of a browser, after the scripts of the page."""
+
     def __bool__(self) -> bool:
         return self.ok
 

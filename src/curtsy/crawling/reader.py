@@ -154,6 +154,7 @@ def answer_of(claimed: Claimed, result: FetchResult, sent: Headers, epoch: float
         redirected=claimed.hops > 0,
         cache=result.record.cache,
         record=result.record,
+        rendered=result.rendered,
     )
 
 

@@ -91,6 +91,9 @@ class CrawledPage(msgspec.Struct, frozen=True):
     record: FetchRecord | None = None
     """Record of the fetch: attempts, waits, bytes."""
 
+    rendered: bool = False
+    """True if the body is the DOM of a browser, after the scripts of the page."""
+
     @property
     def text(self) -> str:
         """Return the body as text. Each access detects the encoding and decodes again."""

@@ -30,7 +30,7 @@ def check_parts(**given: object) -> None:
 
 def portable(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a client for a pickle. Raises PolicyError for a part that is open in this process."""
-    for name in ("store", "cache", "sender", "clock", "timers", "verify"):
+    for name in ("store", "cache", "sender", "clock", "timers", "verify", "render"):
         value = given.get(name)
         if value is not None and not isinstance(value, str | os.PathLike | bool):
             raise PolicyError(
@@ -82,6 +82,7 @@ def _has(*methods: str) -> Callable[[object], bool]:
     return is_right
 
 
+_is_renderer = _has("render", "close")
 _is_cache = _has("get", "keep", "refresh", "drop", "close")
 
 _PARTS: dict[str, tuple[Callable[[object], bool], str]] = {
@@ -106,6 +107,10 @@ _PARTS: dict[str, tuple[Callable[[object], bool], str]] = {
         "True, the path of a CA file or folder, or an ssl.SSLContext",
     ),
     "sender": (_has("send", "stream", "locate", "close"), "a Sender, with send(), stream(), locate() and close()"),
+    "render": (
+        lambda value: _is_flag(value) or (value is not None and _is_renderer(value)),
+        "True or False, or a renderer such as Chromium(seconds=10)",
+    ),
     "clock": (_has("now", "timers"), "a FakeClock, or left out for real time"),
     "timers": (_has("now", "waiter", "sleep", "stop_while"), "a Timers, or left out for real time"),
 }  # fmt: skip

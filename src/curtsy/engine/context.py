@@ -16,7 +16,7 @@ from curtsy.core.bounded import Bounded
 from curtsy.core.cache import Absorbed, Drop, Mode, Refresh
 from curtsy.core.cache import Store as StorePage
 from curtsy.core.decision import No
-from curtsy.core.effects import Claim, Enter, Hold, Learn, Recall, Send
+from curtsy.core.effects import Claim, Enter, Hold, Learn, Recall, Render, Send
 from curtsy.core.errors import Reason
 from curtsy.core.fair_share import QUARTER
 from curtsy.core.policy import Policies, Policy
@@ -178,6 +178,8 @@ class Context:
     cookies: Cookies | None = None
     roll: Callable[[], float] = random.random
     told: Callable[[FetchRecord], None] = lambda record: None
+    render: Callable[[Render], Awaitable[Reply]] | None = None
+    """Function that renders a page in a browser; None without one."""
     retries: RetryShare = field(default_factory=RetryShare)
     rules: RulesCache = field(default_factory=RulesCache)
     number: int = field(default_factory=lambda: random.getrandbits(52))

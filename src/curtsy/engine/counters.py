@@ -163,7 +163,7 @@ class Counters:
             if (reason := record.reason) is not None:
                 host.reasons[reason] = host.reasons.get(reason, 0) + 1
             if (cache := record.cache) is None:
-                if reason is None and record.bytes:
+                if reason is None and record.bytes and not record.is_part:
                     host.pages += 1
             elif cache == "revalidated":
                 host.revalidated += 1

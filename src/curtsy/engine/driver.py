@@ -39,6 +39,7 @@ from curtsy.core.effects import (
     Recall,
     Release,
     Remember,
+    Render,
     Send,
     Settle,
     Tell,
@@ -177,6 +178,7 @@ class Driver(StoreDriver):
             Amend: lambda effect, _: gate.amendment(effect.key, effect.policy, effect.change),
             MayRetry: lambda effect, _: context.retries.take(effect.host),
             Later: lambda effect, _: later(effect.ask),
+            Render: lambda effect, _: single(effect),
         }
         """For each effect of a flow: a function that returns the answer, or the procedure that finds it."""
 
@@ -196,6 +198,8 @@ class Driver(StoreDriver):
                         answer: Any = await self._send(effect, resources)
                     elif type(effect) is Keep:
                         answer = await in_thread(self.context.keep, effect.url, effect.what)
+                    elif type(effect) is Render:
+                        answer = await self._render(effect, resources)
                     else:
                         answer = await self.execute(effect, procedure)
                 except RecordTooNew as error:
@@ -211,7 +215,7 @@ class Driver(StoreDriver):
     def procedure(self, flow: Flow[Result], resources: HeldResources) -> Procedure[Result]:
         """Return a flow as a procedure: it answers the effects of the flow, or turns them into those of the store.
 
-        Besides them it yields `Send`, and `Keep` for a large body.
+        Besides them it yields `Send`, `Render`, and `Keep` for a large body.
         """
         answers = self._answers
         try:
@@ -350,6 +354,16 @@ class Driver(StoreDriver):
         for origin in list(resources.waiters):
             yield from self._release(origin, resources)
 
+    async def _render(self, effect: Render, resources: HeldResources) -> Reply:
+        """Render a page. Meanwhile it counts as a request on the wire, so that a crawl starts no more than it may."""
+        assert self.context.render is not None, "only a client with a renderer asks for it"
+        on_wire = resources.on_wire or _ignore
+        on_wire(True)
+        try:
+            return await self.context.render(effect)
+        finally:
+            on_wire(False)
+
     # Sending
 
     async def _send(self, effect: Send, resources: HeldResources) -> Reply | None:
@@ -399,6 +413,10 @@ class Driver(StoreDriver):
         if _log.hears(logging.DEBUG):
             _tell(effect.request, reply)
         return reply
+
+
+def _ignore(is_on_wire: bool) -> None:
+    """Do nothing at the start and the end of a request."""
 
 
 async def _waited(place: Awaitable[None], most: float) -> float | None:

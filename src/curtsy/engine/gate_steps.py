@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from curtsy.core.admission import admit, forecast
+from curtsy.core.admission import admit, forecast, refusal_of_part
 from curtsy.core.amendment import Amendment, Return, Spend, amend
 from curtsy.core.decision import Decision, Lease, No, Settled
 from curtsy.core.host import Host
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import Policy
 from curtsy.core.settlement import consequence, settle
-from curtsy.core.time import SECOND, Now
+from curtsy.core.time import Now
 from curtsy.stores import Step
 
 
@@ -185,14 +185,11 @@ def amended_if_known(policy: Policy, change: Amendment) -> Step[Host | None]:
     return step
 
 
-def followed(policy: Policy) -> Step[float]:
-    """Return the step that charges a request in the turn of another one.
+def followed(policy: Policy) -> Step[No | None]:
+    """Return the step that charges a part of a page in the turn of the page, or answers why it is refused."""
 
-    It answers 0, or the seconds for which the host refuses; nothing is charged then.
-    """
-
-    def step(host: Host | None, now: Now) -> tuple[Host | None, float]:
-        until = 0 if host is None else max(host.closed_until(policy), host.retry_after_until)
-        return (host, (until - now.at) / SECOND) if until > now.at else (amend(host, now, policy, Spend()), 0.0)
+    def step(host: Host | None, now: Now) -> tuple[Host | None, No | None]:
+        refused = None if host is None else refusal_of_part(host, now, policy)
+        return (amend(host, now, policy, Spend()), None) if refused is None else (host, refused)
 
     return step

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypedDict
 
 from curtsy.cache.keys import PageCache
 from curtsy.core.record import FetchRecord
+from curtsy.engine.renderer import Renderer
 from curtsy.engine.timers import Timers, VirtualClock
 from curtsy.http.sender import Sender
 from curtsy.settings import CacheMode, Preset
@@ -98,6 +99,7 @@ class ClientKeywords(SettingKeywords, total=False):
     sender: Sender | None
     clock: VirtualClock | None
     timers: Timers | None
+    render: bool | Renderer
 
 
 class FetchKeywords(TypedDict, total=False):

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
+import msgspec
+
 from curtsy.cache.keys import PageCache
 from curtsy.cache.opening import cache_path, open_cache
 from curtsy.core import messages
 from curtsy.core.crawl_record import CrawlRecord
-from curtsy.core.decision import No
-from curtsy.core.effects import FetchRequest
+from curtsy.core.effects import FetchRequest, Render
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.fetch_state import NO_TIME, Again, FetchState, Refusal, not_admitted
+from curtsy.core.fetch_state import NO_TIME, Again, FetchState, Refusal
 from curtsy.core.flow import closed, fetch, fetch_hop, refused_by_settings, set_out
-from curtsy.core.outcome import Kind, classify
 from curtsy.core.policy import Policies
 from curtsy.core.record import FetchRecord
 from curtsy.core.request import Failure, Headers, Reply, Request
@@ -40,7 +40,8 @@ from curtsy.engine.crawl_view import CrawlView, crawls_of
 from curtsy.engine.download import DownloadResult, DownloadTask, Part
 from curtsy.engine.driver import Driver, never
 from curtsy.engine.gate import Gate
-from curtsy.engine.gate_steps import followed, settled
+from curtsy.engine.part_driver import PartDriver
+from curtsy.engine.renderer import Renderer
 from curtsy.engine.single_flight import SingleFlight, always
 from curtsy.engine.store_driver import Finished
 from curtsy.engine.timers import SystemTimers, Timers, VirtualClock
@@ -91,6 +92,7 @@ class Session:
         cookies: bool = False,
         clock: VirtualClock | None = None,
         timers: Timers | None = None,
+        renderer: Renderer | None = None,
     ) -> None:
         self.settings = settings
         current = settings.current
@@ -116,9 +118,12 @@ class Session:
             max_retries=max_retries,
             cookies=Cookies(self.epoch) if cookies else None,
             told=self._report,
+            render=self._render,
         )
+        self._renderer = renderer
         later = self._revalidate_later if stale_while_revalidate else never
         self._driver = Driver(self.context, self.gate, sender, later)
+        self._parts = PartDriver(replace(self.context, max_retries=0), self.gate, sender)
         self._revalidating = Driver(replace(self.context, cache_mode="revalidate"), self.gate, sender)
         self.revalidations: dict[object, asyncio.Task[FetchResult]] = {}
         """Background revalidations of stale pages, by key."""
@@ -160,18 +165,19 @@ class Session:
     async def fetch(self, ask: FetchRequest) -> FetchResult:
         """Fetch one URL. Tasks that request the same page at the same time share one fetch."""
         self._check_open()
-        state, resources = set_out(ask, self.context), HeldResources()
+        ask, driver = self._rendered(ask), self._driver_of(ask)
+        state, resources = set_out(ask, driver.context), HeldResources()
         key = _key_of(ask, state.asked) if self._single_flight.under_way else None
         if key is not None and key in self._single_flight.under_way:
             return await self._single_flight.join(key, *self._work(ask), self._is_for_all(ask))
-        procedure = self._driver.procedure(fetch(ask, self.context, state), resources)
-        effect = self._driver.advance(procedure)
+        procedure = driver.procedure(fetch(ask, driver.context, state), resources)
+        effect = driver.advance(procedure)
         if isinstance(effect, Finished):  # a cached page or a refusal, done before another task could join
             result: FetchResult = effect.result
             return result
         return await self._single_flight.join(
             key or _key_of(ask, state.asked),
-            lambda: self._driver.complete(procedure, effect, resources),
+            lambda: driver.complete(procedure, effect, resources),
             lambda: self._closed(state, resources),
             self._is_for_all(ask),
         )
@@ -181,7 +187,20 @@ class Session:
     ) -> FetchResult:
         """Fetch one URL without sharing the fetch."""
         self._check_open()
-        return await self._single_flight.join(object(), *self._work(ask, on_wire, before_send))
+        return await self._single_flight.join(object(), *self._work(self._rendered(ask), on_wire, before_send))
+
+    def _rendered(self, ask: FetchRequest) -> FetchRequest:
+        """Return the fetch, rendered if this client renders its pages."""
+        is_rendered = self._renderer is not None and not ask.is_part
+        return msgspec.structs.replace(ask, renders=True) if is_rendered else ask
+
+    def _driver_of(self, ask: FetchRequest) -> Driver:
+        return self._parts if ask.follows else self._driver
+
+    async def _render(self, effect: Render) -> Reply:
+        assert self._renderer is not None
+        policy = self.policies.of(effect.request.url.domain)
+        return await self._renderer.render(effect, policy.max_body, self.fetch)
 
     async def download(self, ask: FetchRequest, part: Part) -> DownloadResult:
         """Save the body of one URL as a file."""
@@ -211,7 +230,7 @@ class Session:
 
     async def _hop(self, ask: FetchRequest, state: FetchState, resources: HeldResources) -> Hop:
         try:
-            end, result = await self._driver.run_flow(fetch_hop(ask, state), resources)
+            end, result = await self._driver_of(ask).run_flow(fetch_hop(ask, state), resources)
         except BaseException:
             if resources.open_ticket is not None:
                 BodySlot(self.gate, resources.open_ticket).close()
@@ -221,26 +240,6 @@ class Session:
         slot = BodySlot(self.gate, resources.open_ticket)
         self._slots.add(slot)
         return Hop(end, result, slot)
-
-    async def follow(self, url: Url, send: Send) -> Reply | Refusal:
-        """Let a browser send a part of a page in the turn of the page: charge its host, but do not wait.
-
-        A host that rests, or whose breaker is open, refuses. A status that asks for a rest is recorded.
-        """
-        self._check_open()
-        policy = self.policies.of(url.domain)
-        refused = refused_by_settings(url, policy, self.context)
-        if refused is not None:
-            return refused
-        key = policy.key_for(url.domain)
-        wait = await self.store.update(key, followed(policy))
-        if wait > 0:
-            return not_admitted(url, policy, No(Reason.CIRCUIT_OPEN, wait))
-        reply = await self._send_guarded(send, Request(url), Limits.of(policy))
-        outcome = classify(reply, self.epoch())
-        if outcome.kind is Kind.SLOWED or outcome.retry_after is not None:
-            await self.store.update(key, settled(policy, None, outcome))
-        return reply
 
     async def _send_guarded(self, send: Send, request: Request, limits: Limits) -> Reply:
         """Send a request by a library, unless the name has an address that is refused.
@@ -262,12 +261,13 @@ class Session:
         self, ask: FetchRequest, on_wire: OnWire | None = None, before_send: BeforeSend | None = None
     ) -> tuple[Callable[[], Coroutine[Any, Any, FetchResult]], Callable[[], FetchResult]]:
         """Return the function that starts a fetch, and the one that returns its result after `close()`."""
-        state, resources = set_out(ask, self.context), HeldResources(on_wire=on_wire, place=before_send)
+        driver = self._driver_of(ask)
+        state, resources = set_out(ask, driver.context), HeldResources(on_wire=on_wire, place=before_send)
 
         def work() -> Coroutine[Any, Any, FetchResult]:
             # A task that takes over a shared fetch has waited: the settings may have changed.
             state.policies = self.policies
-            return self._driver.run_flow(fetch(ask, self.context, state), resources)
+            return driver.run_flow(fetch(ask, driver.context, state), resources)
 
         return work, lambda: self._closed(state, resources)
 
@@ -399,6 +399,8 @@ class Session:
             for job in self.periodic:
                 stack.push_async_callback(job.stop)
             stack.push_async_callback(self._sender.close)
+            if self._renderer is not None:
+                stack.push_async_callback(self._renderer.close)
             for task in self.revalidations.values():
                 task.cancel()
             for slot in list(self._slots):
@@ -417,7 +419,7 @@ def _key_of(ask: FetchRequest, url: Url | InvalidUrl) -> object:
         return object()
     named = url if isinstance(url, InvalidUrl) else (url.text, url.credentials)
     fields = ask.headers.fields and tuple([(name.lower(), value) for name, value in ask.headers.fields])
-    return ask.method, named, fields, ask.deadline, ask.timeout
+    return ask.method, named, fields, ask.deadline, ask.timeout, ask.is_part
 
 
 def _opened_store(

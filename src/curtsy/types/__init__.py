@@ -24,6 +24,7 @@ from curtsy.crawling.results import SkippedUrl
 from curtsy.crawling.seeds import Given, Seeds
 from curtsy.crawling.web_crawler import RobotsChecker
 from curtsy.engine.keywords import ClientKeywords, FetchKeywords, SettingKeywords
+from curtsy.engine.renderer import Renderer
 from curtsy.engine.timers import Timers, VirtualClock
 from curtsy.http.sender import Sender
 from curtsy.limits.breaker import BreakerView
@@ -37,7 +38,7 @@ __all__ = [
     "AsyncFrontier", "AsyncStore", "BreakerView", "BucketView", "CacheMode", "Calendar", "Checked",
     "ClientKeywords", "Clock", "CrawlKeywords", "CrawlPlan", "CrawlSnapshot", "CrawlTotals", "Ended", "Entry",
     "FetchKeywords", "Given", "Headers", "HostProgress", "Logger", "No", "Now", "On429", "OptionKeywords",
-    "Output", "PackedCache", "Page", "PageCache", "Preset", "Rate", "Request", "RobotsChecker", "Scope",
+    "Output", "PackedCache", "Page", "PageCache", "Preset", "Rate", "Renderer", "Request", "RobotsChecker", "Scope",
     "ScopeKind", "Seconds", "Seeds", "Sender", "SettingKeywords", "Share", "SkippedUrl", "State", "StatisticsSnapshot",
     "Store", "Strategy", "Stream", "Timers", "UpToADay", "UpToAMonth", "Url", "Verdict", "VirtualClock", "WorkerId",
     "Written",

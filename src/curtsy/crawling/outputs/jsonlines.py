@@ -70,6 +70,7 @@ class PageEntry(msgspec.Struct, frozen=True):
 
     request_headers: dict[str, str]
     fetch: FetchEntry | None
+    rendered: bool = False
     main_text: str | msgspec.UnsetType = msgspec.UNSET
     text: str | msgspec.UnsetType | None = msgspec.UNSET
     """Body as text; None if it is binary, such as an image."""
@@ -109,6 +110,7 @@ def entry_of(page: CrawledPage, *, body: BodyForm = "none", mask_secrets: bool =
         fetch=None
         if record is None
         else FetchEntry(record.attempts, record.retries, record.waited, record.took, record.bytes),
+        rendered=page.rendered,
         main_text=msgspec.UNSET if page.main_text is None else page.main_text,
         text=_text(page) if body == "text" else msgspec.UNSET,
         body_base64=page.body if body == "base64" else msgspec.UNSET,

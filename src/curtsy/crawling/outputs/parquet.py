@@ -48,7 +48,7 @@ def schema_of(body: BodyForm) -> Any:
         **dict.fromkeys(("status", "depth", "links_cut"), arrow.int32()),
         **dict.fromkeys(("headers", "request_headers"), arrow.map_(text, text)),
         "size": arrow.int64(),
-        "redirected": arrow.bool_(),
+        **dict.fromkeys(("redirected", "rendered"), arrow.bool_()),
         "fetched_at": arrow.timestamp("us", tz="UTC"),
         "fetch": arrow.struct(
             [

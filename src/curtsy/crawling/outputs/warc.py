@@ -8,8 +8,8 @@ A page whose body is already in the archive, byte for byte, becomes a revisit of
 
 Bodies are stored decompressed, not as sent over the wire. Header fields about the wire form (`Content-Encoding`,
 `Transfer-Encoding`, a `Content-Length` that is not the body's) would mislead replay tools. So they get the prefix
-`X-Crawler-`, as in Common Crawl, and `Content-Length` has the actual length. Cookies and credentials are left out
-(F62).
+`X-Crawler-`, as in Common Crawl, and `Content-Length` has the actual length. A rendered page is stored as its DOM, with
+`X-Crawler-Rendered`. Cookies and credentials are left out (F62).
 """
 
 from __future__ import annotations
@@ -389,6 +389,8 @@ def response_head(page: CrawledPage) -> bytes:
         lines.append(f"{name}: {value}")
     if page.cache is not None:
         lines.append(f"X-Crawler-Cache: {page.cache}")
+    if page.rendered:
+        lines.append("X-Crawler-Rendered: true")
     lines.append(f"Content-Length: {length}")
     return _http(lines)
 

@@ -1,0 +1,1 @@
+"""Rendering of pages that need JavaScript: by `chromium` (extra `render`), each page by a `visit`."""
