@@ -58,7 +58,7 @@ if TYPE_CHECKING:  # type checkers do not run __getattr__
     from curtsy.limits import with_retry as with_retry
     from curtsy.system.log import create_logger as create_logger
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 logging.getLogger("curtsy").addHandler(logging.NullHandler())  # a library logs nothing by default
 

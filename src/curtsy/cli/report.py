@@ -229,7 +229,8 @@ def _trouble(snapshot: CrawlSnapshot, label: Callable[[str], str] = str) -> str:
     if not resting:
         return ""
     first = min(resting, key=lambda each: each.next_in or 0.0)
-    return f" ({console.plain(label(first.host)).strip()}: {first.why})"
+    name = " ".join(console.plain(label(first.host)).split())
+    return f" ({name}: {first.why})"
 
 
 def _in_all(totals: CrawlTotals) -> str:
