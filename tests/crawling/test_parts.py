@@ -31,7 +31,8 @@ from tests.crawling.leaves import page, record, skip
 from tests.crawling.test_resume import IN_FLIGHT, build
 from tests.crawling.web import QUICK, html
 from tests.support.polling import block_until
-from tests.support.site import Site
+from tests.support.redis_server import RedisServer, redis_available
+from tests.support.site import Reply, Site, Visit
 
 fsspec = pytest.importorskip("fsspec", reason='pip install "curtsy[remote]"')
 arrow = pytest.importorskip("pyarrow", reason='pip install "curtsy[parquet]"')
@@ -396,6 +397,43 @@ def test_killed_again_and_again_the_manifest_lists_what_is_done(site: Site, tmp_
     """Each page once, and no part that is not listed."""
     bucket = Bucket(f"file://{tmp_path}/stored", {})
     kill_again_and_again(site, bucket, tmp_path, "parquet", 3, durable=is_durable)
+
+
+@pytest.mark.soak
+def test_spools_of_killed_workers_are_stored_by_one_that_is_started_alone(site: Site, tmp_path: Path) -> None:
+    """Issue 17: two processes of a machine are killed and one is started again: nothing is lost, and nothing twice"""
+    if reason := redis_available():
+        pytest.skip(reason)
+    pages, hosts = 12, [f"127.0.0.{number}" for number in range(1, 7)]
+    bucket = Bucket(f"file://{tmp_path}/stored", {})
+    links = html(*(f"/page/{number}" for number in range(1, pages)))
+    site.on("/page/*", lambda _: Reply(body=links, headers={"Content-Type": "text/html"}, wait=0.05))
+    with RedisServer() as server:
+        options: dict[str, Any] = {
+            **QUICK, "seeds": [site.url("/page/0", host=host) for host in hosts], "job": str(tmp_path / "docs"),
+            "store": server.url, "lease": 3.0, "scope": "host", "concurrency": 1, "timeout": 1.0, "robots_timeout": 1.0,
+            "outputs": [{"text": f"{bucket.url}/pages.jsonl"}],
+        }  # fmt: skip
+        workers = [CrawlProcess(**options, user_agent=f"{name}/1.0", is_held=True) for name in ("one", "two")]
+        for each in workers:
+            each.begin()
+        block_until(lambda: all(len(_asked_by(site, name)) > 6 for name in ("one", "two")))
+        for each in workers:
+            assert each.kill_when(lambda: True)
+        assert bucket.urls("jsonl") == []
+        spooled = [len(lines_of(path.read_bytes())) for path in (tmp_path / "docs").glob("spool/*/*/part.jsonl")]
+        summary = CrawlProcess(**options, user_agent="three/1.0").summary()
+
+    assert (summary["ended"], len(spooled)) == ("done", 2)
+    everything = [site.url(f"/page/{number}", host=host) for host in hosts for number in range(pages)]
+    assert sorted(bucket.urls("jsonl")) == sorted(everything)
+    assert not bucket.unlisted
+
+
+def _asked_by(site: Site, name: str) -> list[Visit]:
+    """The requests for pages by a user agent."""
+    agents = ((visit, visit.header("User-Agent") or "") for visit in site.visits() if "/page/" in visit.path)
+    return [visit for visit, agent in agents if agent.startswith(name)]
 
 
 def test_durable_a_page_is_done_only_when_it_is_stored(site: Site, tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from curtsy.core.errors import CurtsyError
 from curtsy.crawling.frontier.protocol import PAGES, AsyncFrontier, Deferred, Done, Ending, Lapsed
-from curtsy.crawling.jobs import TOTALS, totals_of
+from curtsy.crawling.jobs import TOTALS, WorkerId, totals_of
 from curtsy.crawling.outputs.protocol import FileOutput, Output, Written
 from curtsy.crawling.outputs.skipped import Examples
 from curtsy.crawling.progress import CrawlTotals
@@ -63,6 +63,26 @@ def counted(totals: CrawlTotals, batch: Sequence[Finished], seconds: float) -> C
     return new
 
 
+class Leftover(NamedTuple):
+    """Spools of a process that was killed and does not run."""
+
+    who: WorkerId
+    outputs: Sequence[FileOutput]
+
+    async def store(self, frontier: AsyncFrontier, notes: Mapping[str, Any]) -> None:
+        """Store what the process has recorded, as its next run would, and release its name."""
+        try:
+            for output in self.outputs:
+                committer = Committer(frontier, [output], f":{self.who.name}")
+                if committer.has_state(notes):
+                    await committer.open(notes)
+                    error, closing = await committer.finish(), committer.close()
+                    if error or closing:
+                        _log.warning(f"{error or closing} The pages of a worker that was killed wait on this machine.")
+        finally:
+            self.who.close()
+
+
 class Committer:
     """Writer of finished claims."""
 
@@ -98,6 +118,10 @@ class Committer:
     def bytes_now(self) -> int:
         """Return the body bytes of this run."""
         return self.totals.bytes - self.before.bytes
+
+    def has_state(self, notes: Mapping[str, Any]) -> bool:
+        """Return whether an earlier run has recorded the end of an output."""
+        return any(self._key(output) in notes for output in self._outputs)
 
     async def open(self, notes: Mapping[str, Any]) -> None:
         """Resume all outputs at the ends in the frontier's notes. Raises StoreError if the notes are damaged."""

@@ -17,7 +17,7 @@ from curtsy.core.crawl_record import MOST_HOSTS, MOST_SEEDS, CrawledHost, CrawlR
 from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.masking import mask_url
 from curtsy.core.time import SECOND, Now, span
-from curtsy.crawling.committer import Committer
+from curtsy.crawling.committer import Committer, Leftover
 from curtsy.crawling.crawler import Crawler
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.protocol import AsyncFrontier, HostQueue, host_of
@@ -67,10 +67,12 @@ class AsyncCrawl:
         owns_client: bool = False,
         workers: int = 1,
         on_progress: Callable[[CrawlSnapshot], None] | None = None,
+        leftovers: Sequence[Leftover] = (),
     ) -> None:
         """Create a crawl. With a shared frontier, `lease` is the lease of a URL in seconds and `who` identifies this
         worker. With more than one of `workers`, that many processes fetch the pages."""
         self._on_progress = on_progress
+        self._leftovers = list(leftovers)
         self.options = options
         self.client = client
         self._session = session_of(client)
@@ -271,6 +273,8 @@ class AsyncCrawl:
                 if self._pool is not None:
                     await self._pool.open()
                 await self._crawler.open()
+                while self._leftovers:
+                    await self._leftovers.pop().store(self.frontier, await self.frontier.notes())
             except BaseException:
                 await self._shut()
                 raise
@@ -347,8 +351,9 @@ class AsyncCrawl:
         async with contextlib.AsyncExitStack() as stack:  # callbacks run in reverse order, each even if another raises
             if self._owns_client:
                 stack.push_async_callback(self.client.close)
-            if self._identity is not None:
-                stack.callback(self._identity.close)
+            for who in [self._identity, *(each.who for each in self._leftovers)]:
+                if who is not None:
+                    stack.callback(who.close)
             stack.push_async_callback(self.frontier.close)
             stack.push_async_callback(self._seeds.close)
             if self._pool is not None:

@@ -287,24 +287,36 @@ class WorkerId:
     Processes of one machine that share a folder have one name each. A restarted process takes the first free one.
     """
 
+    name = ""
+
     def __init__(self, folder: Path) -> None:
         for number in range(MOST_WORKERS):
-            path = folder / (WORKER_FILE if number == 0 else f"{WORKER_FILE}-{number}")
-            self._lock = FileLock(str(path))
-            try:
-                if not self._lock.take(wait=False):
-                    self._lock.drop()
-                    continue
-                self.name = self._lock.content.decode("ascii", "replace").strip()
-                if not self.name:
-                    self.name = uuid.uuid4().hex[:12]
-                    self._lock.content = self.name.encode()
-            except OSError as error:
-                raise StoreError(
-                    f"{path} cannot be written: {error.strerror}. Give another folder for the job."
-                ) from error
-            return
+            if self._take(folder / (WORKER_FILE if number == 0 else f"{WORKER_FILE}-{number}")):
+                return
         raise StoreError(f"{folder} has {MOST_WORKERS} workers. Start more of them in another folder, or elsewhere.")
+
+    def _take(self, path: Path) -> bool:
+        """Lock a name, unless another process has it; generate it if the file is new."""
+        self._lock = FileLock(str(path))
+        try:
+            if not self._lock.take(wait=False):
+                self._lock.drop()
+                return False
+            self.name = self._lock.content.decode("ascii", "replace").strip()
+            if not self.name:
+                self.name = uuid.uuid4().hex[:12]
+                self._lock.content = self.name.encode()
+        except OSError as error:
+            raise StoreError(f"{path} cannot be written: {error.strerror}. Give another folder for the job.") from error
+        return True
+
+    @classmethod
+    def idle(cls, folder: Path) -> Iterator[WorkerId]:
+        """Yield the names in a job's folder whose processes do not run, each locked for the caller."""
+        for path in sorted(folder.iterdir()):
+            found = cls.__new__(cls)
+            if _WORKER_FILES.fullmatch(path.name) and found._take(path):
+                yield found
 
     def close(self) -> None:
         """Release the name for other processes; idempotent."""

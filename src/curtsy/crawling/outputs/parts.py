@@ -15,6 +15,7 @@ pages that are done, each once.
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import os
 import re
@@ -196,6 +197,15 @@ class Parts(FileOutput):
         """
         self._prefix = "-".join(_UNSAFE.sub("_", each) for each in (self._stem, job, worker) if each)
         self._set_spool("" if folder is None else os.path.abspath(folder))
+
+    def of_worker(self, folder: str | os.PathLike[str], job: str, worker: str) -> Parts | None:
+        """Return the output of another worker that has a spool in `folder`, not yet open; None if there is no spool."""
+        if not os.path.isdir(folder):
+            return None
+        other = copy.copy(self)  # neither is open, so they share nothing that changes
+        other._stored = {}
+        other.place(folder, job, worker)
+        return other
 
     def _set_spool(self, folder: str) -> None:
         self._spool = folder
