@@ -4,8 +4,9 @@
 
 URLs of about 60 characters over 50,000 hosts, added 20 at a time as the links of a page, 15 of them on its own host.
 Each case runs in a process of its own. The memory of a frontier is the growth of the process while all are added, with
-the pages that SQLite holds. That of a URL is the growth after the first fifth, when all caches are full; for the
-frontier on Redis it is that of the server.
+the pages that SQLite holds. That of a URL is the growth after the first fifth, when all caches are full: what another
+URL costs. Over all URLs, the whole process is counted, with the interpreter, the hosts and the caches. For the frontier
+on Redis the memory is that of the server.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ async def local_figures(path: Path | None, urls: int) -> dict[str, float]:
     gc.collect()
     found["memory"] = (memory("VmRSS") - before) / 2**20
     found["of a URL"] = (memory("VmRSS") - filled) / (urls * 4 // 5)
+    found["in all"] = memory("VmRSS") / urls
     if path is not None:
         found["disk"] = sum(file.stat().st_size for file in path.parent.iterdir()) / urls
     found["claimed"] = await claim(frontier, urls // 10)
@@ -108,6 +110,7 @@ def local(report: Report) -> None:
         # The goals are the figures of the version before.
         report.add("memory", found["memory"], "MB")
         report.add("memory of a URL", found["of a URL"], "bytes", at_most=12 if is_durable else None)
+        report.add("memory of the whole process, over its URLs", found["in all"], "bytes")
         report.add("peak of the process", found["peak"], "MB", at_most=150 if is_durable else None)
         if is_durable:
             report.add("disk of a URL", found["disk"], "bytes", at_most=107)

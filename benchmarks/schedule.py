@@ -1,7 +1,7 @@
 """Schedule: a crawl of very many URLs in virtual time, by the code that decides which host is next.
 
     python -m benchmarks.schedule [PART ...] [--quick]
-    python -m benchmarks.schedule --urls 100000000 --hosts 1000000      (eleven minutes of CPU)
+    python -m benchmarks.schedule --urls 100000000 --hosts 1000000      (eleven minutes of CPU; --seconds for fewer)
 
 The hosts have sizes by a power law: most have a few URLs, one has about a fortieth of all. A twentieth of the hosts
 belongs to one registered domain. A fetch takes up to two seconds, and a host rests for the default pause of 3.5 s after
@@ -17,6 +17,7 @@ import sys
 import time
 from array import array
 from heapq import heappop, heappush
+from math import inf
 
 from benchmarks.measure import in_process, memory
 from benchmarks.report import Report, run
@@ -71,8 +72,8 @@ class Simulation:
             self._left[site_of(host)] += size
         self.found["memory"] = (memory("VmRSS") - before) / hosts
 
-    def run(self) -> dict[str, float]:
-        """Hand out every URL; return the figures."""
+    def run(self, limit: float = inf) -> dict[str, float]:
+        """Hand out every URL, or as many as `limit` seconds of CPU allow; return the figures."""
         schedule, chance, out = self._schedule, random.Random(11).random, list[tuple[int, int]]()
         compared_at = ROUNDS * len({site_of(host) for host in range(1, len(self._sizes) + 1)})
         handed, full, began = 0, 0, time.process_time()
@@ -89,7 +90,7 @@ class Simulation:
             if len(out) == SLOTS_IN_USE:
                 full = handed
             due_at = schedule.due_at(self._now) if len(out) < SLOTS_IN_USE else None
-            if not out and due_at is None:
+            if (not out and due_at is None) or time.process_time() - began > limit:
                 break
             if out and (due_at is None or out[0][0] <= due_at):
                 self._now, host = heappop(out)
@@ -124,8 +125,8 @@ class Simulation:
         self.found["platform"] = self._turns[1] / mean_turns
 
 
-def simulate(urls: int, hosts: int) -> dict[str, float]:
-    return Simulation(urls, hosts).run()
+def simulate(urls: int, hosts: int, limit: float = inf) -> dict[str, float]:
+    return Simulation(urls, hosts).run(limit)
 
 
 def crawl(report: Report, urls: int = 5_000_000, hosts: int = 200_000) -> None:
@@ -190,9 +191,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--urls", type=int)
     parser.add_argument("--hosts", type=int)
+    parser.add_argument("--seconds", type=float, default=inf)
     given, rest = parser.parse_known_args()
     if given.urls and given.hosts:
-        for name, figure in simulate(given.urls, given.hosts).items():
+        for name, figure in simulate(given.urls, given.hosts, given.seconds).items():
             print(f"{name} {figure:,.4g}", flush=True)
         return
     sys.argv[1:] = rest

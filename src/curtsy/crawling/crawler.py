@@ -184,7 +184,8 @@ class Crawler:
         """Queue some seeds, unless very many URLs are queued."""
         if not self._may_feed():
             return
-        urls = await self._feeder.take(CHUNK if self._lease is None else SHARED_CHUNK)
+        is_large = self._lease is not None and self.fetches.places_in_use > 0  # else the first page comes first
+        urls = await self._feeder.take(SHARED_CHUNK if is_large else CHUNK)
         if urls and not self._is_begun:
             self._seeds.head = tuple(dict.fromkeys(urls[:HEAD]))
             check_seeds(self._job, self._seeds.head, self._notes)
