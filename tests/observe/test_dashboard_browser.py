@@ -307,6 +307,9 @@ def test_many_alerts_are_folded_and_an_ended_crawl_says_how_to_resume_it(
         page.locator("[data-alert=breaker_open] summary").press("Enter")
         assert "a-host-with-a-long-name-00.example" in looked.text("[data-alert=breaker_open]")
 
+        assert page.locator("#ended-list .crawl").count() == 2
+        assert page.locator("#ended-list .crawl").first.is_hidden()
+        page.locator("#ended > summary").press("Enter")
         said = {
             job: page.locator(f".crawl[data-job^={job}] .resume").inner_text().replace("\nCopy", "")
             for job in ("ended", "limited", "killed", "program", "nameless", "done")

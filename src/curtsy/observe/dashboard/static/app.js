@@ -260,11 +260,23 @@ function drawAlerts(found) {
 
 let crawls = [];
 
+const SHOWN_ENDED = 3; // crawls that have ended, beyond which they are folded
+
+const isOver = (crawl) => crawl.state === "finished" || crawl.state === "stopped";
+
 function drawCrawls() {
   $("crawls").hidden = !crawls.length;
-  const list = $("crawl-list");
-  while (list.children.length > crawls.length) list.lastChild.remove();
-  crawls.forEach((crawl, place) => {
+  const ended = crawls.filter(isOver);
+  const folded = ended.length > SHOWN_ENDED + 1 ? ended.slice(SHOWN_ENDED) : [];
+  drawCards($("crawl-list"), crawls.filter((crawl) => !folded.includes(crawl)));
+  drawCards($("ended-list"), folded);
+  $("ended").hidden = !folded.length;
+  put($("ended-words"), `${count(folded.length)} more crawls that have ended`);
+}
+
+function drawCards(list, shown) {
+  while (list.children.length > shown.length) list.lastChild.remove();
+  shown.forEach((crawl, place) => {
     let card = list.children[place];
     if (!card || card.dataset.job !== nameOf(crawl)) {
       const made = makeCrawl(crawl);
@@ -297,7 +309,7 @@ function makeCrawl(crawl) {
     mark(card, "title", each.process ? `by ${each.process}` : null);
     const done = each.pages + each.cached + each.failed + each.skipped;
     const share = done / Math.max(1, done + each.queued + each.in_flight);
-    const is_over = each.state === "finished" || each.state === "stopped";
+    const is_over = isOver(each);
     const silent = now() - each.updated_at;
     put(parts.left, is_over ? words({ finished: "Finished", stopped: "Stopped" }, each.state)
       : silent > 30 ? `Not heard of for ${span(silent)}`
