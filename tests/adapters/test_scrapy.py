@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.adapters.doors import PLAIN
+from tests.support.polling import until
 from tests.support.site import Reply, Site, redirect
 
 LONG = 3600
@@ -56,15 +59,20 @@ def crawl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crawl]:
         yield run(site, urls, settings)
 
 
+def started(urls: list[str], settings: dict[str, Any]) -> subprocess.Popen[str]:
+    """Start a crawl in a process of its own."""
+    command = [sys.executable, "-m", "tests.adapters.spider", json.dumps({"settings": settings, "urls": urls})]
+    pipe, root = subprocess.PIPE, Path(__file__).parents[2]
+    return subprocess.Popen(command, cwd=root, stdout=pipe, stderr=pipe, text=True)
+
+
 def run(site: Site, urls: list[str], settings: dict[str, Any]) -> Crawl:
-    """Crawl in a process of its own."""
-    task = json.dumps({"settings": settings, "urls": urls})
-    command = [sys.executable, "-m", "tests.adapters.spider", task]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    return Crawl(site, told["done"], told["stats"], done.stderr)
+    """Crawl to the end."""
+    with started(urls, settings) as process:
+        out, log = process.communicate(timeout=120)
+    assert process.returncode == 0, log
+    told = json.loads(out.splitlines()[-1])
+    return Crawl(site, told["done"], told["stats"], log)
 
 
 @pytest.mark.soak
@@ -81,6 +89,23 @@ def test_a_crawl_with_a_jobdir_keeps_its_limits_over_a_restart(tmp_path: Path) -
         assert [each.get("reason") for each in first.done] == [None] * 2
         assert sorted(each.get("reason", "") for each in second.done) == ["", *["domain_budget_exceeded"] * 2]
         assert site.count() == 3
+
+
+def test_a_stop_ends_waits_at_once_and_keeps_the_queue(tmp_path: Path) -> None:
+    """Scrapy: waiting requests go back to the JOBDIR"""
+    settings = {"CURTSY": PLAIN | {"delay": LONG, "respect_robots": False}, "JOBDIR": str(tmp_path / "job")}
+    with Site() as site:
+        site.page("/*", "here")
+        paths = [f"/{number}" for number in range(4)]
+
+        with started([site.url(path) for path in paths], settings) as process:
+            asyncio.run(until(lambda: site.count() == 1))
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        second = run(site, [], settings | {"CURTSY": PLAIN | {"respect_robots": False}})
+
+        assert not [each for each in second.done if "error" in each]
+        assert sorted(site.paths()) == paths
 
 
 def test_pages_come_as_scrapys_responses(crawl: Crawl) -> None:

@@ -6,8 +6,9 @@ the requests.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -34,6 +35,7 @@ from scrapy.settings import BaseSettings
 from scrapy.utils.asyncio import is_asyncio_available
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import build_from_crawler, load_object
+from twisted.python.failure import Failure
 
 __all__ = ["Addon", "DownloadHandler", "Downloader", "Refused"]
 
@@ -44,6 +46,9 @@ INNER = "CURTSY_DOWNLOAD_HANDLERS"
 
 _DECODED = frozenset({"content-encoding", "content-length"})
 """Fields that do not describe a cached body, which is decoded."""
+
+LOOK = 0.25
+"""Seconds between two checks whether the crawl stops, while requests wait."""
 
 _REPLACED: Mapping[str, Any] = {
     "ROBOTSTXT_OBEY": False,
@@ -56,6 +61,10 @@ _REPLACED: Mapping[str, Any] = {
 
 class Refused(errors.Refused, trouble.IgnoreRequest):
     """Refusal by curtsy: nothing was sent. `errback` receives it, with `reason`, `url` and `retry_after`."""
+
+
+class _Postponed(Refused):
+    """End of a wait because the crawl stops: the request goes back to the scheduler."""
 
 
 class Addon:
@@ -88,7 +97,8 @@ def _put(settings: BaseSettings, name: str, value: object) -> None:
 class Downloader(ScrapyDownloader):
     """Downloader in which one waiting request for each host does not count against `CONCURRENT_REQUESTS`.
 
-    A resting host therefore does not keep the downloader from requests for other hosts.
+    A resting host therefore does not keep the downloader from requests for other hosts. When the crawl stops, waiting
+    requests go back to the scheduler.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -118,9 +128,19 @@ class Downloader(ScrapyDownloader):
             if not self.waiting[host]:
                 del self.waiting[host]
 
+    @property
+    def is_closing(self) -> bool:
+        """Return whether the crawl stops."""
+        engine = self.crawler.engine
+        if engine is None or not engine.running:
+            return True
+        is_busy = self.needs_backout() or engine.scraper.slot is None or engine.scraper.slot.needs_backout()
+        return not is_busy and engine.needs_backout()
+
     def _ended(self, result: Any, request: scrapy.Request) -> Any:
         self.sent(request)
-        return result
+        is_postponed = isinstance(result, Failure) and isinstance(result.value, _Postponed)
+        return request.replace(dont_filter=True) if is_postponed else result
 
 
 _HOPS: WeakKeyDictionary[Crawler, AsyncHops] = WeakKeyDictionary()
@@ -136,16 +156,61 @@ class DownloadHandler(BaseDownloadHandler):
         super().__init__(crawler)
         if not is_asyncio_available():
             raise errors.PolicyError("curtsy.adapters.scrapy needs the asyncio reactor, which is Scrapy's default.")
+        self._waiting: dict[scrapy.Request, asyncio.Task[Any]] = {}
+        """Tasks of the requests that wait for their turn."""
+        self._timer: asyncio.TimerHandle | None = None
         handlers = crawler.settings.getdict(INNER)
         self._inner = {
             scheme: build_from_crawler(load_object(handler), crawler) for scheme, handler in handlers.items()
         }
 
     async def download_request(self, request: scrapy.Request) -> scrapy.http.Response:
-        """Send one request when its turn comes."""
-        wire = _Wire(self.crawler, request, self._inner[urlparse_cached(request).scheme])
+        """Send one request when its turn comes. A wait ends when the crawl stops."""
+        wire = _Wire(request, self._inner[urlparse_cached(request).scheme], self._sent, self._refused)
         fields = tuple(_fields(request.headers))
-        return await self._hops().carry(wire, request.url, request.method, fields, bool(request.body))
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting[request] = task
+        self._watch()
+        try:
+            return await self._hops().carry(wire, request.url, request.method, fields, bool(request.body))
+        except asyncio.CancelledError:
+            if request not in self._waiting:
+                raise
+            task.uncancel()
+            raise _Postponed("the crawl stops", reason=Reason.CLOSED, url=request.url) from None
+        finally:
+            self._waiting.pop(request, None)
+
+    def _watch(self) -> None:
+        """Look later whether the crawl stops, if requests wait."""
+        if self._waiting and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK, self._look)
+
+    def _look(self) -> None:
+        """End the waits if the crawl stops; else look again later."""
+        self._timer = None
+        downloader = self._downloader()
+        if downloader is not None and downloader.is_closing:
+            for task in self._waiting.values():
+                task.cancel()
+        self._watch()
+
+    def _sent(self, request: scrapy.Request) -> None:
+        """Note that a request waits no longer."""
+        self._waiting.pop(request, None)
+        downloader = self._downloader()
+        if downloader is not None:
+            downloader.sent(request)
+
+    def _refused(self, reason: Reason | None) -> None:
+        """Count a refusal."""
+        if self.crawler.stats is not None:
+            self.crawler.stats.inc_value(f"curtsy/refused/{reason}")
+
+    def _downloader(self) -> Downloader | None:
+        downloader = None if self.crawler.engine is None else self.crawler.engine.downloader
+        return downloader if isinstance(downloader, Downloader) else None
 
     def _hops(self) -> AsyncHops:
         hops = _HOPS.get(self.crawler)
@@ -179,15 +244,21 @@ _TROUBLES: Mapping[type[Exception], Trouble] = {
 class _Wire:
     """One request of a crawl."""
 
-    def __init__(self, crawler: Crawler, request: scrapy.Request, inner: Any) -> None:
-        self._crawler = crawler
+    def __init__(
+        self,
+        request: scrapy.Request,
+        inner: Any,
+        sent: Callable[[scrapy.Request], None],
+        refused: Callable[[Reason | None], None],
+    ) -> None:
+        """Create a wire. `inner` sends. `sent` is called before, `refused` for a refusal."""
         self._request = request
         self._inner = inner
+        self._sent = sent
+        self._refused = refused
 
     async def send(self, added: Fields) -> scrapy.http.Response:
-        downloader = None if self._crawler.engine is None else self._crawler.engine.downloader
-        if isinstance(downloader, Downloader):
-            downloader.sent(self._request)
+        self._sent(self._request)
         for name, value in added:
             self._request.headers[name] = value
         response: scrapy.http.Response = await self._inner.download_request(self._request)
@@ -219,8 +290,7 @@ class _Wire:
         return kind(url, status=response.status, headers=headers, body=response.body, flags=flags)
 
     def refused(self, result: FetchResult) -> Exception:
-        if self._crawler.stats is not None:
-            self._crawler.stats.inc_value(f"curtsy/refused/{result.reason}")
+        self._refused(result.reason)
         error: Exception = refusal(Refused, result)
         return error
 
