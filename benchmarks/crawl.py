@@ -23,12 +23,13 @@ from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from benchmarks.crawlers import Job
-from benchmarks.measure import homes, is_installed, memory, ratios, redis_server
+from benchmarks.measure import homes, is_installed, memory, ratios, redis_server, server_cpu
 from benchmarks.report import ROOT, Report, run
 from benchmarks.site import Plan, Score, Site
 
 WITH_ADDON = "Scrapy with curtsy's add-on"
 JOBDIR = "Scrapy with JOBDIR and HTTPCACHE"
+APART = "2 crawls that share nothing"
 LOOK = 0.05
 """Seconds between two looks at the memory of a crawler."""
 
@@ -49,6 +50,9 @@ class Crawler:
 
     is_shared: bool = False
     """True if the job is on a Redis server."""
+
+    is_split: bool = False
+    """True if the processes share nothing: each crawls its part of the hosts, with records and a cache of its own."""
 
     @property
     def is_ours(self) -> bool:
@@ -81,15 +85,27 @@ class Result:
     broken: int
     """Number of broken rules."""
 
+    server: float
+    """CPU microseconds of the Redis server for a page; 0 without one."""
+
 
 def crawl(crawler: Crawler, plan: Plan, in_flight: int, limit: float) -> Result:
     """Let a crawler visit a new site, for `limit` seconds at most."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
         with Site(plan) as site, redis_server() if crawler.is_shared else nullcontext() as store:
             options = dict(crawler.options) | ({} if store is None else {"store": store})
-            job = Job(site.seeds, plan.pause, plan.per_host, in_flight, options)
-            processes = [_start(crawler.program, job, folder, errors) for _ in range(crawler.workers)]
+            parts = crawler.workers if crawler.is_split else 1
+            jobs = [
+                Job(site.seeds[part::parts], plan.pause, plan.per_host, in_flight // parts, options)
+                for part in range(parts)
+            ]
+            processes = [
+                _start(crawler.program, jobs[number % parts], os.path.join(folder, str(number % parts)), errors)
+                for number in range(crawler.workers)
+            ]
+            server = 0.0 if store is None else -server_cpu(store)
             cpu, peak, was_cut = _watch(processes, limit)
+            server += 0.0 if store is None else server_cpu(store)
         said = [process.communicate()[0] for process in processes]
         score = site.score
         if was_cut:
@@ -99,11 +115,13 @@ def crawl(crawler: Crawler, plan: Plan, in_flight: int, limit: float) -> Result:
             raise RuntimeError(f"{crawler.program} failed: {errors.read().strip()[-2000:]}")
     stalls = [0.0] if was_cut or not crawler.is_ours else [json.loads(each)["stall"] for each in said]
     broken = _broken(crawler, score, plan, was_cut)
-    return Result(score, cpu / max(score.pages, 1) * 1e3, peak / 2**20, max(stalls) * 1e3, broken)
+    pages = max(score.pages, 1)
+    return Result(score, cpu / pages * 1e3, peak / 2**20, max(stalls) * 1e3, broken, server / pages * 1e6)
 
 
 def _start(program: str, job: Job, folder: str, errors: IO[str]) -> subprocess.Popen[str]:
-    """Start a crawler in an empty folder, which is also its home."""
+    """Start a crawler in a folder, which is also its home."""
+    os.makedirs(folder, exist_ok=True)
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.crawlers", program],
         cwd=folder,
@@ -184,6 +202,8 @@ class Comparison:
             self._report.add(f"{name}, peak of the memory", [each.peak for each in found], "MB")
             if chosen[name].is_ours:
                 self._report.add(f"{name}, longest stall", [each.stall for each in found], "ms")
+            if chosen[name].is_shared:
+                self._report.add(f"{name}, CPU of the server a page", [each.server for each in found], "µs")
         mine = [each for name, found in self._results.items() if chosen[name].is_ours for each in found]
         self._report.add("longest stall of all", max(each.stall for each in mine), "ms", at_most=50)
         self._report.add("broken rules of all", sum(each.broken for each in mine), "rules", at_most=0)
@@ -193,6 +213,11 @@ class Comparison:
         if name in self._results and base in self._results:
             found = ratios(self._speeds(name), self._speeds(base))
             self._report.add(f"{name} over {base}", found, "x", at_least=at_least)
+
+    def site(self) -> None:
+        """Report the CPU time that the site takes of the same cores."""
+        found = [each.score.busy / max(each.score.pages, 1) for results in self._results.values() for each in results]
+        self._report.add("CPU of the site a page", [each * 1e3 for each in found], "ms")
 
     def share(self, name: str, at_least: float) -> None:
         """Report the share of the speed that the pauses allow."""
@@ -234,15 +259,25 @@ def single(report: Report) -> None:
 
 
 def workers(report: Report) -> None:
-    """Report the figures of one process and of two: of `workers=2`, and of two commands on one Redis server."""
+    """Report the figures of one process and of two: of `workers=2`, and of two commands on one Redis server.
+
+    Two crawls that share nothing are the most that this machine allows, because the site needs CPU time, too.
+    """
     pages = 2 if report.is_quick else 30
     comparison = Comparison(
         report, f"processes of one crawl, 100 hosts, {100 * pages:,} pages, no pauses",
         Plan((pages,) * 100, per_host=16), 32, 15,
     )  # fmt: skip
-    crawlers = {"1 process": DEFAULT, "workers=2": Crawler("curtsy", {**DEFAULT.options, "workers": 2})}
+    crawlers = {
+        "1 process": DEFAULT,
+        "workers=2": Crawler("curtsy", {**DEFAULT.options, "workers": 2}),
+        APART: replace(DEFAULT, workers=2, is_split=True),
+    }
     comparison.run(crawlers, 3)
     comparison.over("workers=2", "1 process", 1.7)
+    comparison.over(APART, "1 process")
+    comparison.over("workers=2", APART)
+    comparison.site()
     if not (is_installed("redis-server") and is_installed("redis")):
         return
     crawlers = {"1 worker": ON_REDIS, "2 workers": replace(ON_REDIS, workers=2)}

@@ -135,6 +135,13 @@ def redis_server() -> Iterator[str]:
             process.wait()
 
 
+def server_cpu(url: str) -> float:
+    """Return the seconds of CPU time that a Redis server has used."""
+    with import_module("redis").Redis.from_url(url) as client:
+        used = client.info("cpu")
+        return float(used["used_cpu_user"] + used["used_cpu_sys"])
+
+
 def _wait_for(port: int) -> None:
     ends = time.monotonic() + 10
     while time.monotonic() < ends:
