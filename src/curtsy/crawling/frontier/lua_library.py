@@ -73,7 +73,14 @@ local function report(answer, full)
     local wait = math.max(0, moment - now)
     soonest = soonest < 0 and wait or math.min(soonest, wait)
   end
-  for key, extra in pairs({[DUE] = grace, [base .. ':mine:' .. worker] = 0, [LEASES] = 0}) do
+  local leased, waiting = redis.call('HLEN', CLAIMS), {}
+  if leased > 0 then
+    waiting[LEASES] = 0
+  end
+  if state.queued > 0 then
+    waiting[DUE], waiting[base .. ':mine:' .. worker] = grace, 0
+  end
+  for key, extra in pairs(waiting) do
     local found = redis.call('ZRANGE', key, 0, #full, 'WITHSCORES')
     local head = 1
     while found[head] and full[found[head]] do
@@ -83,13 +90,12 @@ local function report(answer, full)
       consider(found[head + 1] + extra)
     end
   end
-  local fresh = redis.call('LINDEX', FRESH, 0)
+  local fresh = state.queued > 0 and redis.call('LINDEX', FRESH, 0)
   if fresh then
     consider(struct.unpack('>d', fresh) + grace)
   end
   return cmsgpack.pack({
-    soonest, state.queued, redis.call('HLEN', CLAIMS), state.done, state.failed, redis.call('HLEN', HOSTS),
-    state.added, answer,
+    soonest, state.queued, leased, state.done, state.failed, redis.call('HLEN', HOSTS), state.added, answer,
   })
 end
 """
