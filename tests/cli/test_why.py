@@ -296,7 +296,7 @@ def test_a_host_that_has_answered_since_is_there(settings: Settings, failures: i
     failed = learned(None, CLOCK.now(), settings.policies.default, None, *NO_ANSWER)
     earlier = msgspec.structs.replace(failed, checked_at=failed.checked_at - 60)
 
-    found = assessed(settings, msgspec.structs.replace(asked(settings), failures=failures), earlier)
+    found = assessed(settings, asked(settings).replace(failures=failures), earlier)
 
     assert found.verdict == verdict
 
@@ -346,9 +346,9 @@ def test_the_settings_may_refuse(tmp_path: Path) -> None:
 def test_a_delay_that_is_too_long_and_a_request_under_way_are_told(settings: Settings, snapshot: Snapshot) -> None:
     """R8, P1"""
     policy, now = settings.policies.default, CLOCK.now()
-    long = msgspec.structs.replace(asked(settings), crawl_delay=301 * 1_000_000)
+    long = asked(settings).replace(crawl_delay=301 * 1_000_000)
     busy, _ = admit(None, now, policy)
-    resting = msgspec.structs.replace(asked(settings, 10), retry_after_until=now.at + 7_000_000)
+    resting = asked(settings, 10).replace(retry_after_until=now.at + 7_000_000)
 
     too_long, waiting, rests = assessed(settings, long), assessed(settings, busy), assessed(settings, resting)
 

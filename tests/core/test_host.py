@@ -12,7 +12,7 @@ from curtsy.core.amendment import CrawlDelay, Override, Pause, Release, Resume, 
 from curtsy.core.breaker import State
 from curtsy.core.decision import Go, No, Wait
 from curtsy.core.errors import Reason
-from curtsy.core.host import Host, Place, fresh, in_time
+from curtsy.core.host import Extra, Host, Place, fresh, in_time
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import Policy
 from curtsy.core.settlement import settle
@@ -535,7 +535,7 @@ def test_new_fields_are_at_the_end_and_all_have_a_default() -> None:
     older = msgspec.msgpack.encode(msgspec.msgpack.decode(packed)[:-1])
 
     assert msgspec.msgpack.decode(older, type=Host) == Host()
-    assert Host.__struct_fields__[-1] == "tripped_by"
+    assert (Host.__struct_fields__[-1], Extra.__struct_fields__[-1]) == ("extra", "told_at")
 
 
 def test_a_record_of_a_quiet_host_is_small() -> None:

@@ -327,8 +327,8 @@ def test_a_rate_that_was_just_set_holds_for_the_very_next_request(strategy: Stra
 
 @pytest.mark.parametrize(
     ("learned", "because"),
-    [(Host(delay=10 * SECOND), "adapted"), (Host(latency=9 * SECOND), "slow_site"),
-     (Host(crawl_delay=10 * SECOND), "crawl_delay")],
+    [(Host().replace(delay=10 * SECOND), "adapted"), (Host(latency=9 * SECOND), "slow_site"),
+     (Host().replace(crawl_delay=10 * SECOND), "crawl_delay")],
     ids=["adapted", "slow", "Crawl-delay"],
 )  # fmt: skip
 def test_what_was_learned_of_a_host_holds_after_any_rest_that_its_policy_asks_for(learned: Host, because: str) -> None:

@@ -11,7 +11,6 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 
 from curtsy.core.crawl_record import CrawledHost, CrawlRecord, crawl_key
@@ -287,7 +286,7 @@ def trouble(scene: Scene) -> Iterator[None]:
 
 def _tripped(host: Host | None) -> Host:
     assert host is not None
-    return msgspec.structs.replace(host, tripped_at=host.sent_at, cooldown=3600 * SECOND)
+    return host.replace(tripped_at=host.sent_at, cooldown=3600 * SECOND)
 
 
 @pytest.mark.usefixtures("trouble")

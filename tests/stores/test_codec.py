@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from curtsy.core.budget import Day
 from curtsy.core.errors import StoreError
 from curtsy.core.history import TotalHistory
-from curtsy.core.host import Host
+from curtsy.core.host import Extra, Host
 from curtsy.core.record import Record
 from curtsy.core.rules import Rules
 from curtsy.core.statistics import ProcessStatistics
@@ -61,7 +61,11 @@ hosts = st.builds(
     boot=st.integers(0, 2**32 - 1),
     offset=st.integers(-(2**63), 2**64 - 1),
     recent=st.lists(st.integers(-(2**63), 2**63), max_size=4).map(tuple),
-    overrides=st.lists(st.tuples(st.text(), st.none() | st.floats(allow_nan=False)), max_size=3).map(tuple),
+    extra=st.none()
+    | st.builds(
+        Extra,
+        overrides=st.lists(st.tuples(st.text(), st.none() | st.floats(allow_nan=False)), max_size=3).map(tuple),
+    ),
 )
 
 
@@ -179,11 +183,19 @@ def test_statistics_of_format_1_keep_their_counts() -> None:
     assert found.history == TotalHistory()
 
 
+FIELDS_2 = (
+    "boot", "offset", "sent_at", "roll", "spent", "recent", "serial", "places", "earlier", "retry_after_until", "delay",
+    "calm", "backed_off_at", "latency", "crawl_delay", "failures", "tripped_at", "closed_at", "cooldown",
+    "failed_trials", "window_at", "replies", "errors", "paused_until", "overrides", "requests", "pages", "trips",
+    "status", "written_at", "delays", "day", "guests", "guests_until",
+)  # fmt: skip
+"""Fields of a host in format 2. Format 3 added two."""
+
+
 def _host_of(number: int, **fields: object) -> bytes:
     """A host as an earlier format has it: all fields but those that are given are as in a fresh one."""
-    names = [name for name in Host.__struct_fields__ if name not in ("format", "jumped_at")]
     values = {"recent": [], "places": [], "earlier": [], "overrides": [], "delays": [], "day": None, **fields}
-    return msgspec.msgpack.encode(["host", number, *(values.get(name, 0) for name in names)])
+    return msgspec.msgpack.encode(["host", number, *(values.get(name, 0) for name in FIELDS_2)])
 
 
 def test_a_host_of_format_2_keeps_what_was_spent() -> None:
@@ -197,7 +209,19 @@ def test_a_host_of_format_2_keeps_what_was_spent() -> None:
     assert isinstance(host, Host)
     assert host.earlier == Day(midnight, midnight - 5_000, 5_000, 4, 3)
     assert host.day == Day(midnight + 86_400, midnight - 5_000, 7_001, 5, 2)
-    assert (host.format, host.boot, host.requests, host.jumped_at) == (3, 3, 9, 0)
+    assert (host.format, host.boot, host.requests, host.jumped_at) == (4, 3, 9, 0)
+    assert unpack(pack(host)) == host
+
+
+def test_a_host_of_format_3_keeps_all_its_facts() -> None:
+    """B7: it had all of them in one list"""
+    facts = {"told_at": 5, "retry_after_until": 9, "overrides": [["delay", 3.0]], "earlier": None, "status": 429}
+    values = {"recent": [], "places": [], "delays": [], "day": None, "jumped_at": 0, **facts}
+    old = ["host", 3, *(values.get(name, 0) for name in (*FIELDS_2, "jumped_at", "told_at"))]
+
+    host = unpack(msgspec.msgpack.encode(old))
+
+    assert host == Host(status=429).replace(told_at=5, retry_after_until=9, overrides=(("delay", 3.0),))
     assert unpack(pack(host)) == host
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from curtsy.core.budget import Day
 from curtsy.core.errors import StoreError
-from curtsy.core.host import Host
+from curtsy.core.host import Extra, Host
 from curtsy.core.host import Place as Lease
 from curtsy.core.time import Now
 from curtsy.stores import AsyncStore, Step
@@ -28,9 +28,7 @@ FULL = Host(
     places=(Lease(7, 1, 2), Lease(8, 3, 4)),
     earlier=Day(1_800_000_000, 1_799_999_000, 900, 9, 8),
     day=Day(1_800_086_400, 1_799_999_000, 1000, 200, 100),
-    jumped_at=77,
-    overrides=(("qps", 0.1), ("max_requests_per_day", None)),
-    paused_until=-1,
+    extra=Extra(jumped_at=77, overrides=(("qps", 0.1), ("max_requests_per_day", None)), paused_until=-1),
 )
 """A record with something of everything."""
 

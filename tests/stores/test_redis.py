@@ -580,7 +580,7 @@ def test_a_record_expires_when_it_says_nothing_any_more(server: RedisServer, sto
         return host, host.lasts(now)
 
     def pause(record: Host | None, now: Now) -> tuple[Host, int | None]:
-        host = Host(paused_until=-1)
+        host = Host().replace(paused_until=-1)
         return host, host.lasts(now)
 
     lasts = store.update("host:a", write)

@@ -291,7 +291,7 @@ def test_records_that_say_nothing_any_more_are_swept_away(path: Path) -> None:
     clock = FakeClock()
     store = sqlite_store(path, clock=clock)
     store.update_many([(f"host:{number}", lambda record, now: (fresh(now), None)) for number in range(50)])
-    store.update("paused", lambda record, now: (Host(paused_until=-1), None))
+    store.update("paused", lambda record, now: (Host().replace(paused_until=-1), None))
     store.close()
 
     clock.advance(10 * 86_400)

@@ -27,7 +27,7 @@ def used(**changes: Any) -> Step[None]:
 
     def step(host: Host | None, now: Now) -> tuple[Host, None]:
         found = {name: value(now) if callable(value) else value for name, value in changes.items()}
-        return msgspec.structs.replace(host or fresh(now), sent_at=now.at, written_at=now.at, **found), None
+        return (host or fresh(now)).replace(sent_at=now.at, written_at=now.at, **found), None
 
     return step
 
@@ -145,7 +145,7 @@ def test_a_note_is_taken_only_for_another_minute_or_trouble() -> None:
     assert noted(None, host)
     assert not noted(host, later)
     assert noted(host, next_minute)
-    assert noted(host, msgspec.structs.replace(host, paused_until=-1))
+    assert noted(host, host.replace(paused_until=-1))
     assert noted(host, None)
     assert not noted(None, None)
     assert EVERY >= 1

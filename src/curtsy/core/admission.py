@@ -13,7 +13,7 @@ import msgspec
 from curtsy.core.budget import Spending, spending
 from curtsy.core.decision import Decision, Go, Lease, No, Wait
 from curtsy.core.errors import Reason
-from curtsy.core.host import Host, Place, fresh, in_time, offset_at
+from curtsy.core.host import USUAL, Host, Place, fresh, in_time, offset_at
 from curtsy.core.pace import CALM, ROLLS, SIDES, departures, latency_delay, pause, rate_ready, spent_after
 from curtsy.core.policy import TOKEN, Policy, overridden
 from curtsy.core.setting import DAY
@@ -178,14 +178,15 @@ def admit(
     else:
         if host.written_at > at or host.boot != now.boot:
             host = given = in_time(host, now)
-        if host.overrides:
-            policy = overridden(policy, host.overrides)
+        if host.extra is not None and host.extra.overrides:
+            policy = overridden(policy, host.extra.overrides)
+    extra = host.extra or USUAL
     is_limited = policy.max_requests_per_day or policy.max_pages_per_day
     case = Case(
         now, page, robots, count, crawl_delay, foreign, guest,
         host.places and tuple([place for place in host.places if place.until > at]),
-        spending(host.day, host.earlier, host.jumped_at, now, policy.calendar) if is_limited else None,
-        bool(host.tripped_at and policy.breaker),
+        spending(host.day, host.earlier, extra.jumped_at, now, policy.calendar) if is_limited else None,
+        bool(extra.tripped_at and policy.breaker),
         count == 1 and not crawl_delay and _has_rested(host, policy, at),
     )  # fmt: skip
     wait: Wait | None = None
@@ -215,9 +216,10 @@ def refusal_of_part(host: Host, now: Now, policy: Policy) -> No | None:
 
 def _rules(host: Host, at: int, case: Case) -> tuple[Rule, ...]:
     """Return the rules that can object."""
-    if case.guest or host.paused_until or host.tripped_at or host.told_at or host.crawl_delay:
+    extra = host.extra or USUAL
+    if case.guest or extra.paused_until or extra.tripped_at or extra.told_at or extra.crawl_delay:
         return RULES
-    if case.places or host.retry_after_until > at:
+    if case.places or extra.retry_after_until > at:
         return PACE
     return IDLE[case.spending is not None, case.is_rested]
 
@@ -227,8 +229,7 @@ def _has_rested(host: Host, policy: Policy, at: int) -> bool:
     return (
         at - host.sent_at > policy.rested_us
         and host.spent <= TOKEN
-        and not host.delay
-        and not host.crawl_delay
+        and (host.extra is None or not (host.extra.delay or host.extra.crawl_delay))
         and host.latency <= policy.target_us
     )
 
@@ -250,12 +251,14 @@ def _charged(host: Host, policy: Policy, case: Case, roll: float, scheduled: boo
         if policy.interval_ns:
             spent += spent_after(host.spent, sent_at - departed, policy)
             recent = _recent(host, policy, case)
-    day, earlier, jumped_at = host.day, host.earlier, host.jumped_at
+    day, earlier = host.day, host.earlier
     charged = requests_left = pages_left = None
     if case.guest:  # guests have their own allowance
         host = _with_guest(host, at)
     elif budget is not None:
-        charged, earlier, jumped_at = budget.day, budget.earlier, budget.jumped_at
+        charged, earlier = budget.day, budget.earlier
+        if budget.jumped_at != budget.stored[2]:
+            host = host.replace(jumped_at=budget.jumped_at)
         day = budget.charged(1, case.page, at)
         if policy.max_requests_per_day:
             requests_left = policy.max_requests_per_day - budget.requests - 1
@@ -272,7 +275,6 @@ def _charged(host: Host, policy: Policy, case: Case, roll: float, scheduled: boo
         places=places,
         earlier=earlier,
         day=day,
-        jumped_at=jumped_at,
         written_at=at,
     )
     is_page = case.page and charged is not None
@@ -291,8 +293,8 @@ def _departure(host: Host, policy: Policy, case: Case) -> int:
 def _with_guest(host: Host, at: int) -> Host:
     """Return the record with one more guest in its present period of a day."""
     if at < host.guests_until:
-        return msgspec.structs.replace(host, guests=host.guests + 1)
-    return msgspec.structs.replace(host, guests=1, guests_until=at + round(DAY * SECOND))
+        return host.replace(guests=host.guests + 1)
+    return host.replace(guests=1, guests_until=at + round(DAY * SECOND))
 
 
 def _recent(host: Host, policy: Policy, case: Case) -> tuple[int, ...]:
@@ -309,7 +311,7 @@ def paced(host: Host, policy: Policy, count: int = 1, crawl_delay: int = 0) -> t
 
     The pace consists of rate, pause and delays.
     """
-    sent_at, why = host.sent_at, "rate"
+    sent_at, extra, why = host.sent_at, host.extra or USUAL, "rate"
     latest = rate_ready(sent_at, host.spent, host.recent, policy, count) if policy.interval_ns else sent_at
     if policy.pause_us or policy.pause_span_us:
         paused = sent_at + pause(host.roll, policy)
@@ -317,14 +319,14 @@ def paced(host: Host, policy: Policy, count: int = 1, crawl_delay: int = 0) -> t
             latest, why = paused, "pause"
     if sent_at + policy.delay_us > latest:
         latest, why = sent_at + policy.delay_us, "delay"
-    crawl_delay = crawl_delay if crawl_delay > host.crawl_delay else host.crawl_delay
+    crawl_delay = crawl_delay if crawl_delay > extra.crawl_delay else extra.crawl_delay
     if sent_at + crawl_delay > latest:
         # `admit()` refuses pages if the delay exceeds the maximum; a robots.txt request waits at most the maximum.
         held = min(crawl_delay, round(policy.max_crawl_delay * SECOND))
         latest, why = max(latest, sent_at + held), "crawl_delay"
     if policy.adapt:
-        if sent_at + host.delay > latest:
-            latest, why = sent_at + host.delay, "adapted"
+        if sent_at + extra.delay > latest:
+            latest, why = sent_at + extra.delay, "adapted"
         slow = sent_at + latency_delay(host.latency, policy) if host.latency > policy.target_us else 0
         if slow > latest:
             latest, why = slow, "slow_site"
@@ -336,9 +338,10 @@ def ready_in(host: Host, now: Now, policy: Policy) -> float:
 
     The record must have been written just now.
     """
-    if host.overrides:
-        policy = overridden(policy, host.overrides)
-    ready_at = host.retry_after_until
+    extra = host.extra or USUAL
+    if extra.overrides:
+        policy = overridden(policy, extra.overrides)
+    ready_at = extra.retry_after_until
     if host.sent_at and not _has_rested(host, policy, now.at):
         ready_at = max(ready_at, paced(host, policy)[0])
     return (ready_at - now.at) / SECOND if ready_at > now.at else 0.0

@@ -98,25 +98,25 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
         case Return(lease, count):
             return _returned(given, host, policy, lease, count)
         case Reset():
-            return _replace(untripped(host, at), retry_after_until=0, delay=0, calm=0)
+            return untripped(host, at).replace(retry_after_until=0, delay=0, calm=0)
         case Trip():
             return tripped(host, at, policy, "user", failed_trials=host.failed_trials)
         case Pause(None):
-            return _replace(host, paused_until=-1)
+            return host.replace(paused_until=-1)
         case Pause(seconds):
-            return _replace(host, paused_until=at + round(number("seconds", seconds, most=365 * DAY) * SECOND))
+            return host.replace(paused_until=at + round(number("seconds", seconds, most=365 * DAY) * SECOND))
         case Resume():
-            return _replace(host, paused_until=0)
+            return host.replace(paused_until=0)
         case Override(limits):
             changed(policy, limits)  # raises PolicyError before anything is stored
-            return _replace(host, overrides=limits)
+            return host.replace(overrides=limits)
         case CrawlDelay(seconds, origin, joined):
             return _with_crawl_delay(given, host, seconds or 0.0, origin, joined)
         case Spend(page):
             spending = host.spending(now, policy.calendar)
             day, earlier, jumped_at = spending.charged(1, int(page), at), spending.earlier, spending.jumped_at
             requests, pages = host.requests + 1, host.pages + page
-            return _replace(host, day=day, earlier=earlier, jumped_at=jumped_at, requests=requests, pages=pages)
+            return host.replace(day=day, earlier=earlier, jumped_at=jumped_at, requests=requests, pages=pages)
 
 
 def _returned(given: Host, host: Host, policy: Policy, lease: Lease, count: int) -> Host:
@@ -145,4 +145,4 @@ def _with_crawl_delay(given: Host, host: Host, seconds: float, origin: str, join
     delays = with_delays(others, ((origin, delay),)) if delay else others
     longest = delays[-1][1] if delays else 0
     is_known = longest == host.crawl_delay and delays == host.delays
-    return given if is_known else _replace(host, crawl_delay=longest, delays=delays)
+    return given if is_known else host.replace(crawl_delay=longest, delays=delays)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import ClassVar, Self
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import msgspec
 
@@ -13,6 +14,8 @@ from curtsy.core.policy import TOKEN, Policy
 from curtsy.core.record import WEEK, Record
 from curtsy.core.setting import DAY
 from curtsy.core.time import SECOND, Calendar, Now
+
+T = TypeVar("T")
 
 CLOSE = SECOND // 1000
 """Resolution of the stored clock offset, in microseconds."""
@@ -32,14 +35,98 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Instant at which the slot expires if it was not released, because its holder died."""
 
 
+class Extra(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Facts that most hosts do not have: failures, rests, a raised delay, changes by a user, a clock jump.
+
+    They are a record of their own, because memory and decisions depend on the size of a host's record.
+    """
+
+    retry_after_until: int = 0
+    """End of the rest that the site requested or that a backoff set."""
+
+    delay: int = 0
+    """Adapted delay; 0 if not raised."""
+
+    calm: int = 0
+    """Successes since the delay last changed."""
+
+    backed_off_at: int = 0
+    """Instant at which the delay was last raised. Replies to earlier departures belong to the same episode."""
+
+    crawl_delay: int = 0
+    """Longest Crawl-delay of the robots.txt files."""
+
+    delays: tuple[tuple[str, int], ...] = ()
+    """Crawl-delay of each origin that shares this record, the largest last."""
+
+    failures: int = 0
+    """Failures in a row."""
+
+    errors: int = 0
+    """Failures in the breaker's window."""
+
+    tripped_at: int = 0
+    """Instant at which the breaker opened; 0 while closed."""
+
+    tripped_by: str = ""
+    """What opened the breaker, one of `breaker.CAUSES`, with the status of the reply: `failures:500`. Empty while
+    closed, and in records of earlier versions."""
+
+    closed_at: int = 0
+    """Instant at which the breaker last closed. Replies to earlier departures are ignored."""
+
+    cooldown: int = 0
+    """Duration of the present opening."""
+
+    failed_trials: int = 0
+    """Failed trials since the breaker first opened."""
+
+    trips: int = 0
+    """Times that the breaker opened, in total."""
+
+    paused_until: int = 0
+    """End of the user's pause; -1 until resumed."""
+
+    overrides: tuple[tuple[str, float | None], ...] = ()
+    """Limits that a user has changed, over those of the policy."""
+
+    guests: int = 0
+    """Redirects of robots.txt from other registered domains, in the day that ends at `guests_until`."""
+
+    guests_until: int = 0
+
+    jumped_at: int = 0
+    """Instant at which a charge last found a calendar jump (C19)."""
+
+    told_at: int = 0
+    """Instant at which the site requested the rest until `retry_after_until`; 0 if that rest is a backoff of curtsy's
+    own."""
+
+
+USUAL = Extra()
+"""Facts of most hosts."""
+
+FACTS = frozenset(Extra.__struct_fields__)
+
+
+class _Fact(Generic[T]):
+    """Attribute of a host that is one of its extra facts."""
+
+    def __init__(self, read: Callable[[Extra], T]) -> None:
+        self._read = read
+
+    def __get__(self, host: Host, kind: type[Host]) -> T:
+        return self._read(host.extra or USUAL)
+
+
 class Host(Record, frozen=True, tag="host"):
     """Record of one host: the facts that each decision is computed from.
 
     Instants and durations are microseconds. An instant of 0 means never.
     """
 
-    format: int = 3
-    current: ClassVar[int] = 3
+    format: int = 4
+    current: ClassVar[int] = 4
 
     boot: int = 0
     """Run of the store's clock that the instants belong to."""
@@ -68,51 +155,12 @@ class Host(Record, frozen=True, tag="host"):
     earlier: Day | None = None
     """Charges before `day`, which count for 24 h after a clock jump."""
 
-    retry_after_until: int = 0
-    """End of the rest that the site requested or that a backoff set."""
-
-    delay: int = 0
-    """Adapted delay; 0 if not raised."""
-
-    calm: int = 0
-    """Successes since the delay last changed."""
-
-    backed_off_at: int = 0
-    """Instant at which the delay was last raised. Replies to earlier departures belong to the same episode."""
-
     latency: int = 0
     """Smoothed response time, in microseconds rounded to whole milliseconds."""
-
-    crawl_delay: int = 0
-    """Longest Crawl-delay of the robots.txt files."""
-
-    failures: int = 0
-    """Failures in a row."""
-
-    tripped_at: int = 0
-    """Instant at which the breaker opened; 0 while closed."""
-
-    closed_at: int = 0
-    """Instant at which the breaker last closed. Replies to earlier departures are ignored."""
-
-    cooldown: int = 0
-    """Duration of the present opening."""
-
-    failed_trials: int = 0
-    """Failed trials since the breaker first opened."""
 
     window_at: int = 0
     replies: int = 0
     """Replies in the breaker's window."""
-
-    errors: int = 0
-    """Failures in the breaker's window."""
-
-    paused_until: int = 0
-    """End of the user's pause; -1 until resumed."""
-
-    overrides: tuple[tuple[str, float | None], ...] = ()
-    """Limits that a user has changed, over those of the policy."""
 
     requests: int = 0
     """Requests sent, in total."""
@@ -120,36 +168,45 @@ class Host(Record, frozen=True, tag="host"):
     pages: int = 0
     """Pages received, in total."""
 
-    trips: int = 0
-    """Times that the breaker opened, in total."""
-
     status: int = 0
     """Last HTTP status; 0 if there was no reply."""
 
     written_at: int = 0
     """Instant of the last write. A present before it means that the clock ran backwards."""
 
-    delays: tuple[tuple[str, int], ...] = ()
-    """Crawl-delay of each origin that shares this record, the largest last."""
-
     day: Day | None = None
     """Charges of the latest day."""
 
-    guests: int = 0
-    """Redirects of robots.txt from other registered domains, in the day that ends at `guests_until`."""
+    extra: Extra | None = None
+    """Facts that most hosts do not have; None if all are as usual."""
 
-    guests_until: int = 0
+    retry_after_until = _Fact(lambda extra: extra.retry_after_until)
+    delay = _Fact(lambda extra: extra.delay)
+    calm = _Fact(lambda extra: extra.calm)
+    backed_off_at = _Fact(lambda extra: extra.backed_off_at)
+    crawl_delay = _Fact(lambda extra: extra.crawl_delay)
+    delays = _Fact(lambda extra: extra.delays)
+    failures = _Fact(lambda extra: extra.failures)
+    errors = _Fact(lambda extra: extra.errors)
+    tripped_at = _Fact(lambda extra: extra.tripped_at)
+    tripped_by = _Fact(lambda extra: extra.tripped_by)
+    closed_at = _Fact(lambda extra: extra.closed_at)
+    cooldown = _Fact(lambda extra: extra.cooldown)
+    failed_trials = _Fact(lambda extra: extra.failed_trials)
+    trips = _Fact(lambda extra: extra.trips)
+    paused_until = _Fact(lambda extra: extra.paused_until)
+    overrides = _Fact(lambda extra: extra.overrides)
+    guests = _Fact(lambda extra: extra.guests)
+    guests_until = _Fact(lambda extra: extra.guests_until)
+    jumped_at = _Fact(lambda extra: extra.jumped_at)
+    told_at = _Fact(lambda extra: extra.told_at)
 
-    jumped_at: int = 0
-    """Instant at which a charge last found a calendar jump (C19)."""
-
-    told_at: int = 0
-    """Instant at which the site requested the rest until `retry_after_until`; 0 if that rest is a backoff of curtsy's
-    own."""
-
-    tripped_by: str = ""
-    """What opened the breaker, one of `breaker.CAUSES`, with the status of the reply: `failures:500`. Empty while
-    closed, and in records of earlier versions."""
+    def replace(self, **changes: Any) -> Self:
+        """Return the record with other fields or extra facts."""
+        if facts := {name: changes.pop(name) for name in FACTS.intersection(changes)}:
+            extra = msgspec.structs.replace(self.extra or USUAL, **facts)
+            changes["extra"] = None if extra == USUAL else extra
+        return msgspec.structs.replace(self, **changes)
 
     def closed_until(self, policy: Policy) -> int:
         """Return the instant until which every request is refused; 0 if requests are accepted.
@@ -157,9 +214,11 @@ class Host(Record, frozen=True, tag="host"):
         Two causes exist: an open breaker, and a rest requested by the site that is longer than `obey_retry_after`. The
         rest applies without the breaker too: requests are refused instead of waiting that long.
         """
-        until = self.tripped_at + self.cooldown if self.tripped_at and policy.breaker else 0
-        is_long = self.told_at and self.retry_after_until - self.told_at > policy.obey_retry_after * SECOND
-        return max(until, self.retry_after_until) if is_long else until
+        if (extra := self.extra) is None:
+            return 0
+        until = extra.tripped_at + extra.cooldown if extra.tripped_at and policy.breaker else 0
+        is_long = extra.told_at and extra.retry_after_until - extra.told_at > policy.obey_retry_after * SECOND
+        return max(until, extra.retry_after_until) if is_long else until
 
     @property
     def used_at(self) -> int:
@@ -172,7 +231,11 @@ class Host(Record, frozen=True, tag="host"):
 
         The pause or the rest may have ended since.
         """
-        return bool(self.tripped_at or self.paused_until or (self.told_at and self.retry_after_until > self.written_at))
+        if (extra := self.extra) is None:
+            return False
+        return bool(
+            extra.tripped_at or extra.paused_until or (extra.told_at and extra.retry_after_until > self.written_at)
+        )
 
     @property
     def days(self) -> tuple[Day, ...]:
@@ -192,16 +255,17 @@ class Host(Record, frozen=True, tag="host"):
         five weeks.
         """
         host = in_time(self, now)
-        if host.paused_until < 0 or host.paused_until > now.at or host.overrides:
+        extra = host.extra or USUAL
+        if extra.paused_until < 0 or extra.paused_until > now.at or extra.overrides:
             return None
         days = 5 * WEEK // (DAY * SECOND) if host.recent else max(1, host.spent / TOKEN)
         pace = host.sent_at and host.sent_at + days * DAY * SECOND
         held = max((place.until for place in host.places), default=0)
         day = (host.day.spent_at + 25 * 3600) * SECOND if host.day is not None else 0  # no day is longer than 25 h
         written_at = host.written_at or now.at
-        until = max(pace, held, day, host.retry_after_until, written_at) + 2 * DAY * SECOND
-        if host.delay or host.tripped_at or host.crawl_delay:
-            until = max(until, host.tripped_at + host.cooldown + WEEK, written_at + WEEK)
+        until = max(pace, held, day, extra.retry_after_until, written_at) + 2 * DAY * SECOND
+        if extra.delay or extra.tripped_at or extra.crawl_delay:
+            until = max(until, extra.tripped_at + extra.cooldown + WEEK, written_at + WEEK)
         return min(round(until) - now.at, 5 * WEEK)
 
     def joined(self, ours: Self, base: Self | None) -> Self:
@@ -221,8 +285,7 @@ class Host(Record, frozen=True, tag="host"):
         rest_until = _latest(self.retry_after_until, ours.retry_after_until)
         rests_longer = ours if ours.retry_after_until == rest_until else self
         *before, day = (None, None, *budget.joined(self.days, ours.days, was.days))
-        return msgspec.structs.replace(
-            self,
+        return self.replace(
             **{name: _latest(getattr(self, name), getattr(ours, name)) for name in _LATEST},
             **{name: max(getattr(self, name), getattr(ours, name)) for name in _LARGEST},
             **{name: getattr(self, name) + getattr(ours, name) - getattr(was, name) for name in _ADDED},
@@ -257,8 +320,7 @@ class Host(Record, frozen=True, tag="host"):
         """
         if not self.is_behind(known):
             return self
-        both = msgspec.structs.replace(
-            self,
+        both = self.replace(
             places=(),
             overrides=known.overrides if self.overrides else (),
             requests=min(self.requests, known.requests),
@@ -266,7 +328,7 @@ class Host(Record, frozen=True, tag="host"):
             trips=min(self.trips, known.trips),
         )
         joined = self.joined(known, both)
-        return msgspec.structs.replace(joined, spent=max(self.spent, known.spent))
+        return joined.replace(spent=max(self.spent, known.spent))
 
     def breaker_state(self, now: Now) -> breaker.State:
         """Return the state of the breaker."""
@@ -328,8 +390,7 @@ def in_time(host: Host, now: Now) -> Host:
     def moved(instant: int) -> int:
         return instant and (instant + shift or 1)  # 0 means never and is kept
 
-    return msgspec.structs.replace(
-        host,
+    return host.replace(
         **{name: moved(getattr(host, name)) for name in _INSTANTS},
         boot=now.boot,
         offset=offset_at(now),

@@ -11,7 +11,7 @@ from curtsy.core import breaker
 from curtsy.core.admission import ready_in
 from curtsy.core.budget import refunded, shared
 from curtsy.core.decision import Lease, Settled
-from curtsy.core.host import Host, fresh, in_time, offset_at
+from curtsy.core.host import USUAL, Host, fresh, in_time, offset_at
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.pace import CALM, raised, smoothed, sunk
 from curtsy.core.policy import TOKEN, Policy, overridden
@@ -32,8 +32,8 @@ def settle(host: Host | None, now: Now, policy: Policy, lease: Lease | None, out
         host = fresh(now)
     elif host.written_at > now.at or host.boot != now.boot:
         host = in_time(host, now)
-    if host.overrides:
-        policy = overridden(policy, host.overrides)
+    if host.extra is not None and host.extra.overrides:
+        policy = overridden(policy, host.extra.overrides)
     if lease is None:
         host = _replace(as_of(now, host), latency=_latency(host, outcome))
     else:
@@ -47,8 +47,7 @@ def settle(host: Host | None, now: Now, policy: Policy, lease: Lease | None, out
 
 def consequence(host: Host, now: Now, policy: Policy) -> Settled:
     """Return the state of a host whose record was just written."""
-    is_open = host.tripped_at or host.told_at
-    return Settled(ready_in(host, now, policy), max(0, host.closed_until(policy) - now.at) / SECOND if is_open else 0.0)
+    return Settled(ready_in(host, now, policy), max(0, host.closed_until(policy) - now.at) / SECOND)
 
 
 def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Outcome) -> Host:
@@ -89,7 +88,7 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
 def _adapted(host: Host, at: int, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
     """Apply rests, and adapt the delay to the status."""
     is_trouble, retry_after = outcome.kind in _TROUBLE, outcome.retry_after
-    if not (is_trouble or outcome.rest or outcome.quota or host.delay):
+    if not (is_trouble or outcome.rest or outcome.quota or (host.extra or USUAL).delay):
         return host
     told = outcome.quota or 0.0
     if retry_after is not None and is_trouble:
@@ -101,13 +100,13 @@ def _adapted(host: Host, at: int, policy: Policy, lease: Lease | None, outcome: 
         return host
     if not is_slowed:
         is_calm = host.calm + 1 >= CALM
-        return _replace(
-            host, delay=sunk(host.delay, policy) if is_calm else host.delay, calm=0 if is_calm else host.calm + 1
+        return host.replace(
+            delay=sunk(host.delay, policy) if is_calm else host.delay, calm=0 if is_calm else host.calm + 1
         )
     if lease is not None and lease.left_at < host.backed_off_at:  # one step per episode, not per reply
         return host
     wished = None if retry_after is None else round(min(retry_after, policy.max_retry_after) * SECOND)
-    return _replace(host, delay=raised(host.delay, wished, policy), calm=0, backed_off_at=at)
+    return host.replace(delay=raised(host.delay, wished, policy), calm=0, backed_off_at=at)
 
 
 def _latency(host: Host, outcome: Outcome) -> int:
@@ -128,7 +127,7 @@ def _rested(host: Host, at: int, policy: Policy, rest: float, *, is_told: bool =
     until = at + round(min(rest, policy.max_retry_after) * SECOND)
     if until < host.retry_after_until or (until == host.retry_after_until and not is_told):
         return host
-    return _replace(host, retry_after_until=until, told_at=at if is_told else 0)
+    return host.replace(retry_after_until=until, told_at=at if is_told else 0)
 
 
 def _judged(host: Host, at: int, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
@@ -136,24 +135,27 @@ def _judged(host: Host, at: int, policy: Policy, lease: Lease | None, outcome: O
     left_at = at if lease is None else lease.left_at
     is_failure, is_block = _meaning(outcome, policy)
     wanted = outcome.quota if outcome.retry_after is None else outcome.retry_after
-    if host.tripped_at:
+    extra = host.extra or USUAL
+    if extra.tripped_at:
         return _judged_open(host, at, policy, left_at, outcome, wanted, is_block)
-    if left_at < host.closed_at:
+    if left_at < extra.closed_at:
         return host
     if is_block:
         return tripped(host, at, policy, _block(outcome, policy), wanted)
     if outcome.kind in (Kind.SLOWED, Kind.FAILED) and not is_failure:
         return host  # the host gave a Retry-After, which is obeyed
-    window_at, replies, errors = host.window_at, host.replies, host.errors
+    window_at, replies, errors = host.window_at, host.replies, extra.errors
     if at - window_at > policy.breaker_window * SECOND:
         # The previous window counts half, and nothing if it began two or more windows ago.
         halves = 2 if at - window_at < 2 * policy.breaker_window * SECOND else replies + 1
         window_at, replies, errors = shared(at // SECOND * SECOND), replies // halves, errors // halves
-    failures = host.failures + 1 if is_failure else 0
+    failures = extra.failures + 1 if is_failure else 0
     replies, errors = replies + 1, errors + is_failure
     if is_failure and breaker.too_many(failures, replies, errors, policy):
         return tripped(host, at, policy, _cause("failures", outcome), wanted)
-    return _replace(host, failures=failures, window_at=window_at, replies=replies, errors=errors)
+    if failures != extra.failures or errors != extra.errors:
+        host = host.replace(failures=failures, errors=errors)
+    return _replace(host, window_at=window_at, replies=replies)
 
 
 def _judged_open(
@@ -163,7 +165,7 @@ def _judged_open(
     if left_at < host.tripped_at + host.cooldown:
         # The request left before the trip, or a user reported it while open. Only a longer requested rest counts.
         longer = at - host.tripped_at + round(min(wanted or 0.0, policy.max_retry_after) * SECOND)
-        return _replace(host, cooldown=longer) if is_block and wanted and longer > host.cooldown else host
+        return host.replace(cooldown=longer) if is_block and wanted and longer > host.cooldown else host
     if outcome.kind in _TROUBLE:
         return tripped(host, at, policy, _cause("trial", outcome), wanted, host.failed_trials + 1)
     return tripped(host, at, policy, _cause("rest", outcome), wanted) if is_block else untripped(host, at)
@@ -205,16 +207,16 @@ def tripped(
     host: Host, at: int, policy: Policy, by: str, retry_after: float | None = None, failed_trials: int = 0
 ) -> Host:
     """Return the record with its breaker opened now, `by` a cause."""
-    return _replace(
-        host, tripped_at=at, tripped_by=by, cooldown=breaker.cooldown(failed_trials, retry_after, policy),
+    return host.replace(
+        tripped_at=at, tripped_by=by, cooldown=breaker.cooldown(failed_trials, retry_after, policy),
         failed_trials=failed_trials, trips=host.trips + 1, failures=0, window_at=at, replies=0, errors=0,
     )  # fmt: skip
 
 
 def untripped(host: Host, at: int) -> Host:
     """Return the record with its breaker closed now."""
-    return _replace(
-        host, tripped_at=0, tripped_by="", cooldown=0, failed_trials=0, failures=0, closed_at=at, window_at=at,
+    return host.replace(
+        tripped_at=0, tripped_by="", cooldown=0, failed_trials=0, failures=0, closed_at=at, window_at=at,
         replies=0, errors=0,
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ import msgspec
 from curtsy.core.admission import admit, forecast, refusal_of_part
 from curtsy.core.amendment import Amendment, Return, Spend, amend
 from curtsy.core.decision import Decision, Lease, No, Settled
-from curtsy.core.host import Host
+from curtsy.core.host import USUAL, Host
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import Policy
 from curtsy.core.settlement import consequence, settle
@@ -158,9 +158,9 @@ def settled(policy: Policy, lease: Lease | None, outcome: Outcome) -> Step[tuple
     """
 
     def step(host: Host | None, now: Now) -> tuple[Host, tuple[Settled, bool]]:
-        trips = 0 if host is None else host.trips
+        trips = 0 if host is None else (host.extra or USUAL).trips
         host = settle(host, now, policy, lease, outcome)
-        return host, (consequence(host, now, policy), host.trips > trips)
+        return host, (consequence(host, now, policy), (host.extra or USUAL).trips > trips)
 
     return step
 

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from curtsy.core.admission import admit
 from curtsy.core.breaker import State
 from curtsy.core.budget import Spending
@@ -172,7 +170,7 @@ def pace_alone(host: Host | None, now: Now, policy: Policy) -> Wait | None:
     """Return the wait due to rate, pause and delays alone; None if they impose no wait."""
     if host is None:
         return None
-    bare = msgspec.structs.replace(in_time(host, now), places=(), retry_after_until=0, tripped_at=0, paused_until=0)
+    bare = in_time(host, now).replace(places=(), retry_after_until=0, tripped_at=0, paused_until=0)
     free = policy.replace(breaker=False, max_requests_per_day=0, max_pages_per_day=0, max_crawl_delay=DAY)
     decision = admit(bare, now, free)[1]
     return decision if isinstance(decision, Wait) else None

@@ -14,7 +14,7 @@ import msgspec
 
 from curtsy.core.crawl_record import CrawlRecord
 from curtsy.core.errors import RecordTooNew, StoreError
-from curtsy.core.host import Host
+from curtsy.core.host import USUAL, Extra, Host
 from curtsy.core.record import Record
 from curtsy.core.rules import Rules
 from curtsy.core.statistics import ProcessStatistics
@@ -127,6 +127,24 @@ _HOST_2: list[Any] = [0, 0, 0, 0, 0, [], 0, [], [], *[0] * 15, [], *[0] * 5, [],
 """Default fields of a host in format 2."""
 
 
+def _host_3(fields: list[Any]) -> list[Any]:
+    """Move the facts that most hosts do not have into a list of their own; None if all are as usual."""
+    found = dict(zip(_HOST_3, [*fields, *list(_HOST_3.values())[len(fields) :]], strict=False))
+    extra = msgspec.convert([found.pop(name) for name in Extra.__struct_fields__], Extra)
+    return [*found.values(), None if extra == USUAL else msgspec.to_builtins(extra)]
+
+
+_HOST_3: dict[str, Any] = {
+    "boot": 0, "offset": 0, "sent_at": 0, "roll": 0, "spent": 0, "recent": [], "serial": 0, "places": [],
+    "earlier": None, "retry_after_until": 0, "delay": 0, "calm": 0, "backed_off_at": 0, "latency": 0, "crawl_delay": 0,
+    "failures": 0, "tripped_at": 0, "closed_at": 0, "cooldown": 0, "failed_trials": 0, "window_at": 0, "replies": 0,
+    "errors": 0, "paused_until": 0, "overrides": [], "requests": 0, "pages": 0, "trips": 0, "status": 0,
+    "written_at": 0, "delays": [], "day": None, "guests": 0, "guests_until": 0, "jumped_at": 0, "told_at": 0,
+    "tripped_by": "",
+}  # fmt: skip
+"""Fields of a host in format 3, in order, with their defaults."""
+
+
 def _stats_1(fields: list[Any]) -> list[Any]:
     """Return the fields of format 1 with an empty history in place of its counts of the last hour."""
     return [*fields[:6], [], *fields[7:]]
@@ -135,6 +153,7 @@ def _stats_1(fields: list[Any]) -> list[Any]:
 MIGRATIONS: dict[tuple[str, int], Migration] = {
     ("host", 1): _host_1,
     ("host", 2): _host_2,
+    ("host", 3): _host_3,
     ("stats", 1): _stats_1,
 }
 """Migrations to the next format, by tag and format."""
