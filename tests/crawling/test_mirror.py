@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 from collections import Counter
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,14 @@ from curtsy.client import AsyncClient
 from curtsy.core.errors import NotWritten
 from curtsy.core.url import Url, parse_url
 from curtsy.crawling.extract.references import Form, decoded, pieces, replaced, values
+from curtsy.crawling.outputs.mirror import Mirror
 from curtsy.crawling.outputs.mirror_index import INDEX
 from curtsy.crawling.outputs.mirror_names import hashed_name, link_to, name_of
 from curtsy.crawling.start import acrawl
 from curtsy.http.sender import HttpSender
+from curtsy.stores.sqlite_file import FileInUse
 from tests.crawling.crawl_process import CrawlProcess
+from tests.crawling.leaves import page
 from tests.crawling.web import QUICK, html
 from tests.support.site import Reply, Site, redirect
 
@@ -305,3 +310,22 @@ def numbered(number: int, pages: int) -> Reply:
     return Reply(
         body=html(*links, head=head, text="text " * (number % 50) * 100), headers={"Content-Type": "text/html"}
     )
+
+
+def test_a_mirror_whose_files_are_gone_says_so_and_belongs_to_one_crawl_at_a_time(tmp_path: Path) -> None:
+    """Q8: a resumed job does not fetch its pages again, so its summary counts them as missing"""
+    with closing(Mirror(tmp_path / "site")) as output:
+        output.open(None)
+        output.page(page(0))
+        state = output.flush()
+        with pytest.raises(FileInUse):
+            Mirror(tmp_path / "site").open(None)
+    shutil.rmtree(tmp_path / "site")
+
+    resumed = Mirror(tmp_path / "site")
+    resumed.open(state)
+
+    assert (resumed.written().entries, resumed.written().missing) == (0, 1)
+    resumed.page(page(1))
+    assert resumed.flush() == {"run": 1, "files": 2}
+    resumed.close()

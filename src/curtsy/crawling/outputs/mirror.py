@@ -52,6 +52,9 @@ class MirrorState(msgspec.Struct, frozen=True):
     run: int
     """Number of the run, from 1."""
 
+    files: int
+    """Number of files, including those that are missing since."""
+
 
 class Mirror(FileOutput):
     """Site as files that a browser shows offline, in a folder that is new, empty or a mirror.
@@ -67,6 +70,8 @@ class Mirror(FileOutput):
         self._run = 0
         self._count = 0
         """Number of files at the last flush."""
+        self._missing = 0
+        """Number of files that an earlier run has written to an index that is gone."""
         self._folders: set[str] = set()
         """Folders that were checked."""
 
@@ -80,6 +85,7 @@ class Mirror(FileOutput):
         with self._index.use():
             self._run = self._index.number("run") + 1 if before is None else before.run
             self._index.set_number("run", self._run)
+            self._missing = 0 if before is None else max(0, before.files - self._index.count())
 
     def page(self, page: CrawledPage) -> None:
         """Write the file of a page, unless it is there already."""
@@ -126,13 +132,13 @@ class Mirror(FileOutput):
 
     def written(self) -> Written:
         """Return the number of its files."""
-        return Written(self.name, self._count, 0)
+        return Written(self.name, self._count, self._missing)
 
     def _flush(self) -> dict[str, Any]:
         self._index.commit()
         with self._index.use():
             self._count = self._index.count()
-        return {"run": self._run}
+        return {"run": self._run, "files": self._count + self._missing}
 
     def _close(self) -> None:
         self._index.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from urllib.parse import quote
 
 from curtsy.core.charset import octets
@@ -25,6 +26,9 @@ _TRAPS = Traps()
 """Rules by which a crawl shortens URLs before it fetches them."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+MOST = 50_000
+"""Maximum number of attributes with links that are converted in one page; later ones stay as they are."""
+
 _NOT_ASCII = ("utf-16", "iso2022")
 """Beginnings of the names of encodings in which an ASCII byte may be a part of another character."""
 
@@ -56,7 +60,7 @@ class _Conversion:
         self._text, self._codec, self._name = text, codec, name
         self._values = [Value(0, len(text), Form.SHEET)]
         if kind_of(content_type) != STYLES:
-            self._values = list(values(text, is_xml=kind_of(content_type) == XHTML))
+            self._values = list(islice(values(text, is_xml=kind_of(content_type) == XHTML), MOST))
         given = next((decoded(text, each, self._decode) for each in self._values if each.form is Form.BASE), None)
         base = None if given is None else parse_url(given, url)
         self._has_base = isinstance(base, Url)
