@@ -28,7 +28,8 @@ class PageLimit:
         self._frontier = frontier
         self._results = results
         self._without: set[str] = set()
-        """Hosts whose next URL was a page at the limit: requisites come first, so none is left there."""
+        """Hosts whose next URL was a page at the limit, when nothing was in flight that may need more: requisites come
+        first, so none is left there."""
 
     @property
     def is_reached(self) -> bool:
@@ -53,22 +54,24 @@ class PageLimit:
         """
         if self._most is None:
             return claimed
+        is_quiet = is_idle and not self._results.finished
         kept: list[Claimed] = []
         for each in sorted(claimed, key=is_in_reserve):
             if self.is_reached and not is_requisite(each):
                 self._without.add(each.host)
                 self._results.put(Finished(each, Deferred(RESERVED)))
-            elif is_in_reserve(each) and (kept or not is_idle or self._results.finished):
+            elif is_in_reserve(each) and (kept or not is_quiet):
                 self._results.put(Finished(each, Deferred(RESERVED)))
             else:
                 kept.append(each)
+        if kept or not is_quiet:
+            self._without.clear()
         return kept
 
     async def has_more(self, *, is_idle: bool) -> bool:
         """Return whether requisites may still be fetched at the limit."""
         if not self._has_requisites:
             return False
-        if not is_idle:  # a style sheet may need more, also of a host that had none left
-            self._without.clear()
+        if not is_idle or self._results.finished:
             return True
         return any(each.queued and each.host not in self._without for each in await self._frontier.busiest(MOST_HOSTS))
