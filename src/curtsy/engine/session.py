@@ -109,17 +109,12 @@ class Session:
         self.counters = Counters(epoch=self.epoch, outages=lambda: self.store.outages)
         self.gate.on_trip = lambda key: self.counters.count_trip(key.removeprefix("host:"))
         self.context = Context(
-            settings=lambda: settings.check().policies,
-            now=self.timers.now,
-            epoch=self.epoch,
+            settings=lambda: settings.check().policies, now=self.timers.now, epoch=self.epoch,
             cache=_opened_cache(cache, current),
             cache_mode="normal" if current.cache_mode == "off" else current.cache_mode,
-            stale_if_error=stale_if_error,
-            max_retries=max_retries,
-            cookies=Cookies(self.epoch) if cookies else None,
-            told=self._report,
-            render=self._render,
-        )
+            stale_if_error=stale_if_error, max_retries=max_retries,
+            cookies=Cookies(self.epoch) if cookies else None, told=self._report, render=self._render,
+        )  # fmt: skip
         self._renderer = renderer
         later = self._revalidate_later if stale_while_revalidate else never
         self._driver = Driver(self.context, self.gate, sender, later)

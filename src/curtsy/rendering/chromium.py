@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -96,10 +97,11 @@ class Chromium:
         if self._loop is not (loop := asyncio.get_running_loop()):
             self._loop = loop
             self._begin()
-        seconds = self._seconds if effect.left is None else min(self._seconds, effect.left)
+        until = math.inf if effect.left is None else loop.time() + effect.left
         async with self._places:
             why = ""
             for _ in range(2):  # the page itself need not be what ended the browser
+                seconds = max(0.0, min(self._seconds, until - loop.time()))
                 visit = Visit(
                     effect, max_body, fetch, seconds=seconds, denies_third_party=self._denies_third_party,
                     slot_of=self._slot_of,
