@@ -89,7 +89,9 @@ def options() -> dict[str, str]:
     An option that a client has too is declared for the client.
     """
     hints, known = get_type_hints(CrawlOptions), parameters_of(AsyncClient)
-    return {name: written(hint, f"str | {SEVERAL}") for name, hint in hints.items() if name not in known}
+    types = {name: written(hint, f"str | {SEVERAL}") for name, hint in hints.items() if name not in known}
+    types["extract"] = "Mapping[str, str] | Callable[[CrawledPage], Mapping[str, Any] | None] | None"
+    return types
 
 
 def imports(tables: tuple[Table, ...], module: str) -> str:

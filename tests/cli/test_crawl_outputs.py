@@ -59,6 +59,35 @@ def ending(done: Done, *data: str) -> str:
     return line_with(done.err, *data).partition(" s. ")[2]
 
 
+# Fields.
+
+
+def test_fields_go_into_a_table_and_those_of_one_page_to_the_terminal(shell: Shell, site: Site) -> None:
+    """Issue 18, 5: a mistake is shown with its place before anything is asked"""
+    site.page("/", html("/tea", text="<h1>Shop</h1>"))
+    site.page("/tea", html("/", text="<h1>Green\n tea</h1>"))
+    names = ("--extract", "name=h1", "--extract", "links[]=a::url(href)")
+
+    wrong = shell("crawl", site.url("/"), "--extract", "name=h1 >", "--csv", "x.csv")
+    twice = shell("crawl", site.url("/"), "--extract", "name=h1", "--extract", "name=h2")
+    asked = len(site.journal)
+    done = shell("crawl", site.url("/"), *names, "--csv", "x.csv", "--json")
+    one = shell("get", site.url("/tea"), site.url("/gone"), *names)
+    full = shell("get", site.url("/tea"), "--json", *names)
+
+    assert (wrong.code, twice.code, asked) == (2, 2, 0)
+    assert wrong.err.splitlines()[1:3] == ["    name=h1 >", "             ^"]
+    assert (done.code, done.json["extract_errors"]) == (0, 0)
+    assert (shell.project / "x.csv").read_text().splitlines() == [
+        "url,name,links",
+        f'{site.url("/")},Shop,"[""{site.url("/tea")}""]"',
+        f'{site.url("/tea")},Green tea,"[""{site.url("/")}""]"',
+    ]
+    fields = {"name": "Green tea", "links": [site.url("/")]}
+    assert one.json == {"url": site.url("/tea"), "extracted": fields}
+    assert (full.json["ok"], full.json["extracted"]) == (True, fields)
+
+
 # Closed pipes.
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 import os
@@ -74,8 +75,9 @@ def kill_again_and_again(site: Site, folder: Path, shape: str, pages: int, kills
     dice = random.Random(pages + kills)
     output = folder / "pages.jsonl"
     options: dict[str, Any] = {
-        **QUICK, "seeds": site.url("/page/0"), "job": str(folder / "job"), "outputs": [str(output)],
-        "max_in_flight": IN_FLIGHT,
+        **QUICK, "seeds": site.url("/page/0"), "job": str(folder / "job"),
+        "outputs": [str(output), str(table := folder / "pages.csv")], "max_in_flight": IN_FLIGHT,
+        "extract": {"name": "title", "links[]": "a::url(href)"},
     }  # fmt: skip
     if shape in SOURCES:
         site.on("/page/*", lambda visit: Reply(body=html(), headers={"Content-Type": "text/html"}))
@@ -96,6 +98,11 @@ def kill_again_and_again(site: Site, folder: Path, shape: str, pages: int, kills
     assert set(seen) == everything, "some page was lost"
     assert sum(seen.values()) - pages <= killed * IN_FLIGHT, "more was repeated than was in flight"
     assert Counter(line["url"] for line in lines) == Counter(site.url(path) for path in everything)
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert {row["url"]: (row["name"], json.loads(row["links"])) for row in rows} == {
+        line["url"]: (line["extracted"]["name"], line["extracted"]["links"]) for line in lines
+    }
+    assert len(rows) == pages, "some row was lost, or written twice"
     assert (summary["ended"], summary["fetched"], summary["queued"]) == ("done", pages, 0)
     assert killed >= kills // 2
 

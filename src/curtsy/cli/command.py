@@ -209,6 +209,26 @@ def header(text: str) -> tuple[str, str]:
     return name, value.strip()
 
 
+def selectors(given: Sequence[str]) -> dict[str, str] | None:
+    """Parse fields to extract, `NAME=SELECTOR`; None without any. Raises UsageError."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, selector = text.partition("=")
+        if not equals or name in found:
+            why = "is given twice" if equals else "has no selector"
+            raise click.UsageError(f"--extract {text!r} {why}. Give each field once: --extract 'title=h1'.")
+        found[name] = selector
+    if found:
+        from curtsy.core.errors import PolicyError
+        from curtsy.crawling.extract.fields import fields_of
+
+        try:
+            fields_of(found)
+        except PolicyError as error:
+            raise click.UsageError(f"--{error}") from None
+    return found or None
+
+
 def host_name(text: str) -> str:
     """Parse a host, with its port unless that is the default. Raises BadParameter."""
     from curtsy.core.errors import InvalidDomain
@@ -269,6 +289,10 @@ JSON = click.option("--json", "is_json", is_flag=True, help="Write JSON.")
 INPUT = click.option(
     "-i", "--input", "source", metavar="FILE", help="Read URLs from a file, one per line; - for stdin."
 )
+EXTRACT = click.option(
+    "--extract", multiple=True, metavar="NAME=CSS",
+    help="Extract a field: 'title=h1', 'links[]=a::url(href)'; repeatable.",
+)  # fmt: skip
 COOKIES = click.option("--cookies", is_flag=True, help="Keep cookies during this run, each for the host that set it.")
 NO_CACHE = click.option("--no-cache", is_flag=True, help="Neither use nor store cached copies.")
 VERBOSE = click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Log each step to stderr.")

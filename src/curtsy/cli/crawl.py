@@ -16,6 +16,7 @@ import click
 from curtsy.cli import console
 from curtsy.cli.command import (
     COOKIES,
+    EXTRACT,
     INPUT,
     NO_CACHE,
     RENDER,
@@ -27,12 +28,13 @@ from curtsy.cli.command import (
     job_name,
     known_hosts,
     known_jobs,
+    selectors,
     worker_count,
 )
 from curtsy.cli.context import PATIENCE, CommandContext, Exit, handle_signals, leave, run
 from curtsy.cli.get import cache_options, make_folder, url_lines
 from curtsy.cli.urls import ALLOW_HTTP, complete_lines, complete_urls
-from curtsy.core.crawl_messages import deaths_in_run
+from curtsy.core.crawl_messages import deaths_in_run, not_extracted_in_run
 from curtsy.core.errors import NotWritten, PolicyError, Reason
 
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ HEADINGS = {
     "Which pages": "source scope domains match skip max_depth sitemaps max_sitemaps files obey_nofollow avoid_traps "
     "max_links_per_page requisites allow_http",
     "When to stop": "max_pages max_pages_per_host max_time max_bytes patience",
-    "Where to write": "mirror out jsonl csv parquet warc skipped body main_text part_size part_time is_durable",
+    "Where to write": "mirror out jsonl csv parquet warc skipped extract body main_text part_size part_time is_durable",
     "Which copies to keep": "obey_noindex obey_canonical drop_duplicates",
     "Resume": "job restart",
     "How to fetch": "max_in_flight workers cookies no_cache refresh",
@@ -100,6 +102,10 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
     (
         "curtsy crawl https://example.org/docs/ --scope prefix --jsonl docs.jsonl --main-text plain --job docs",
         "A part of a site, as JSON lines with the main text. The same command resumes it.",
+    ),
+    (
+        "curtsy crawl https://example.org/ --extract 'title=h1' --extract 'price=.price::text' --csv prices.csv",
+        "Fields of each page by CSS selectors, as a table.",
     ),
     ("curtsy crawl https://example.org/ --dry-run", "Report what would be fetched; no page is requested."),
     ("curtsy crawl https://example.org/ --sitemaps --warc site.warc.gz", "All URLs of its sitemaps, archived."),
@@ -143,6 +149,7 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
 @click.option("--jsonl", metavar="FILE", help="Write a JSON line for each page; - for standard output.")
 @click.option("--csv", metavar="FILE", help="Write a table (CSV) with a row for each page.")
 @click.option("--parquet", metavar="FILE", help="Write Parquet files, named after FILE and numbered.")
+@EXTRACT
 @click.option(
     "--body", type=click.Choice(["text", "base64"]), metavar="FORM",
     help="Add the body to JSON lines and Parquet: text or base64 (Parquet: bytes).",
@@ -236,6 +243,7 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
         raise click.UsageError("--no-cache and --refresh exclude each other. Give one of them.")
     if words["workers"] != 1 and words["metrics_port"] is not None:
         raise click.UsageError("--metrics-port counts the fetches of one process. Leave it out, or use one worker.")
+    words["extract"] = selectors(words["extract"])
     if "all" in words["files"]:
         words["files"] = "all"
     names = [each.name for each in fields(CrawlOptions)]
@@ -394,6 +402,8 @@ def _conclude(wanted: CrawlArguments, summary: CrawlSummary, examples: Examples,
             show_resting(console.err(), hosts)
         print(file=sys.stderr)
     console.say(f"{headline(summary.totals)}. {end_message(summary, wanted.options)}")
+    if summary.totals.extract_errors:
+        console.say(not_extracted_in_run(summary.totals.extract_errors))
     if summary.worker_deaths:
         console.say(deaths_in_run(summary.worker_deaths))
     held = {each.name.partition(":")[0]: each for each in summary.outputs}

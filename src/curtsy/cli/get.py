@@ -16,7 +16,19 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO
 import click
 
 from curtsy.cli import console
-from curtsy.cli.command import COOKIES, INPUT, NO_CACHE, RENDER, VERBOSE, byte_count, command, duration, header
+from curtsy.cli.command import (
+    COOKIES,
+    EXTRACT,
+    INPUT,
+    NO_CACHE,
+    RENDER,
+    VERBOSE,
+    byte_count,
+    command,
+    duration,
+    header,
+    selectors,
+)
 from curtsy.cli.context import CommandContext, Exit, exit_for, run, worst
 from curtsy.cli.urls import ALLOW_HTTP, complete_urls
 from curtsy.core.escape import visible
@@ -42,6 +54,7 @@ CONCURRENCY = 32
     ),
     ("curtsy get -o page.html https://example.org/", "The page, in a file that appears only when complete."),
     ("curtsy get --json -i urls.txt > fetched.jsonl", "The result of each URL of a list, as JSON lines."),
+    ("curtsy get --extract 'title=h1' --extract 'links[]=a::url(href)' https://example.org/", "Fields of the page."),
     ("curtsy get --deadline 20s https://example.org/", "Within 20 s; fail at once if that is impossible."),
 )
 @click.argument("urls", metavar="URL...", nargs=-1)
@@ -49,6 +62,7 @@ CONCURRENCY = 32
 @click.option("-I", "--head", "is_head", is_flag=True, help="Send HEAD, and show the headers.")
 @click.option("--raw", "is_raw", is_flag=True, help="Write control characters to a terminal unescaped.")
 @click.option("--json", "is_json", is_flag=True, help="Write the result of each fetch as a JSON line, not its body.")
+@EXTRACT
 @VERBOSE
 @click.option(
     "-H", "--header", "headers", type=header, multiple=True, metavar='"NAME: VALUE"', help="Send this header too."
@@ -68,6 +82,7 @@ def get(
     given: CommandContext, urls: tuple[str, ...], output: Path | None, is_head: bool, is_raw: bool, is_json: bool,
     is_verbose: bool, headers: tuple[tuple[str, str], ...], deadline: float | None, cookies: bool, no_cache: bool,
     refresh: bool, offline: bool, render: bool, source: str | None, allow_http: bool,
+    extract: tuple[str, ...],
 ) -> Exit:  # fmt: skip
     """Fetch pages politely, similar to curl.
 
@@ -90,7 +105,7 @@ def get(
             "curtsy crawl URL... --max-depth 0 --out DIR."
         )
     request = {"method": "HEAD" if is_head else "GET", "headers": joined, "deadline": deadline}
-    with _Target(output, is_raw=is_raw, is_head=is_head, is_json=is_json) as target:
+    with _Target(output, is_raw=is_raw, is_head=is_head, is_json=is_json, fields=selectors(extract)) as target:
         return run(lambda: _get(given, wanted, is_verbose, client, request, target))
 
 
@@ -260,7 +275,10 @@ def check_output(path: Path) -> None:
 class _Target:
     """Destination of results: standard output, or a file that appears only when complete."""
 
-    def __init__(self, path: Path | None, *, is_raw: bool, is_head: bool, is_json: bool) -> None:
+    def __init__(
+        self, path: Path | None, *, is_raw: bool, is_head: bool, is_json: bool, fields: dict[str, str] | None
+    ) -> None:
+        self._fields = fields or {}
         self._path = path
         if path is not None:
             make_folder(path)
@@ -285,17 +303,28 @@ class _Target:
 
     def show(self, result: FetchResult) -> Exit:
         """Write the result of one URL, report a failure, and return the exit code."""
+        fields = self._extracted(result) if result.ok and self._fields else {}
         if self._is_json:
             record = result.record.as_dict()
-            console.write_json({"ok": result.ok, "elsewhere": [], **record, "message": result.message}, line=True)
+            shown = {"ok": result.ok, "elsewhere": [], **record, "message": result.message}
+            console.write_json(shown | fields, line=True)
+        elif fields:
+            console.write_json({"url": result.record.url, **fields}, line=True)
         elif self._is_head and result.status is not None and result.headers.fields:
             self._write(_head(result))
-        if result.ok and not self._is_head and (self._path is not None or not self._is_json):
+        if result.ok and not self._is_head and (self._path is not None or not (self._is_json or self._fields)):
             self._write(_for_terminal(result) if self._is_escaped else result.body)
         code = exit_for(result.reason, result.retry_after)
         if code is not Exit.FINE:
             console.say(result.message + _when(result))
         return code
+
+    def _extracted(self, result: FetchResult) -> dict[str, Any]:
+        """Return the fields of a page, as a line of a crawl has them."""
+        from curtsy.crawling.extract.fields import fields_of, values_of
+
+        found, problem = values_of(fields_of(self._fields), result.body, result.content_type, result.final_url)
+        return {"extracted": found} if problem is None else {"extracted": found, "extract_error": problem}
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)

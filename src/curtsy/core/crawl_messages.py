@@ -265,6 +265,33 @@ def _describe_status(status: int) -> Description:
             return Description(f"status {status}", "")
 
 
+def not_extracted(url: str, why: str) -> str:
+    """Describe a page whose fields could not be extracted, or not completely."""
+    return f"the fields of {mask_url(url)} are not complete: {why}. The page is kept."
+
+
+def not_extracted_in_run(count: int) -> str:
+    """Describe how many pages of a crawl lack fields."""
+    were = "1 page is" if count == 1 else f"{count:,} pages are"
+    return f"the fields of {were} not complete: extract_error in JSON lines says why."
+
+
+def other_fields(job: str) -> str:
+    """Describe a job that began with other fields."""
+    return (
+        f"the job {job} began with another extract, and its finished pages are not read again. Give the same, or start "
+        "over with restart=True (--restart) and other outputs; pages that are still fresh come from the cache."
+    )
+
+
+def column_missing(path: str, name: str) -> str:
+    """Describe a field for which a table has no column."""
+    return (
+        f"{path} has no column for the field {name}, because its first page had none. Return the same fields for each "
+        "page, or use JSON lines."
+    )
+
+
 LIMITS = {"max_pages": "--max-pages", "max_time": "--max-time", "max_bytes": "--max-bytes", "later": "--patience"}
 """Option that ended a crawl, by `Summary.ended`; absent for a crawl that finished, was stopped or was killed."""
 

@@ -50,6 +50,7 @@ def counted(totals: CrawlTotals, batch: Sequence[Finished], seconds: float) -> C
         if page is not None:
             new.cached += page.cache is not None
             new.fetched += page.cache is None
+            new.extract_errors += page.extract_error is not None
         elif isinstance(finished.end, Done) and not any(each.url == url for each in finished.skipped):
             new.redirected += finished.redirect is not None
             new.requisites += finished.requisite is not None

@@ -21,7 +21,7 @@ from curtsy.crawling.committer import Committer, Leftover
 from curtsy.crawling.crawler import Crawler
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.protocol import AsyncFrontier, HostQueue, host_of
-from curtsy.crawling.jobs import COMMAND, WorkerId, check_seeds, pages_in
+from curtsy.crawling.jobs import COMMAND, EXTRACT, WorkerId, check_extract, check_seeds, extract_note, pages_in
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs.protocol import Output
 from curtsy.crawling.progress import CrawlPlan, CrawlSnapshot, CrawlSummary, CrawlTotals, RateMeter, plan, time_left
@@ -164,11 +164,12 @@ class AsyncCrawl:
     async def plan(self) -> CrawlPlan:
         """Estimate pages and time before the start, without any request.
 
-        Raises PolicyError if the job began with other seeds.
+        Raises PolicyError if the job began with other seeds or fields.
         """
         self._check_open()
         notes = await self._reach()
         check_seeds(self._job, self.seeds, notes)
+        check_extract(self._job, extract_note(self.options.extract), notes)
         pages = self.options.max_pages
         if pages is not None:  # minus the pages that the job has already
             pages = max(0, pages - pages_in(notes))
@@ -269,7 +270,10 @@ class AsyncCrawl:
                 return
             self._check_open()
             try:
-                await self._reach()
+                notes, extract = await self._reach(), extract_note(self.options.extract)
+                check_extract(self._job, extract, notes)
+                if notes.get(EXTRACT) != extract:
+                    await self.frontier.note({EXTRACT: extract})
                 if self._pool is not None:
                     await self._pool.open()
                 await self._crawler.open()

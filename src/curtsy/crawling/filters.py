@@ -157,6 +157,7 @@ class Filters:
         agent = session.policies.user_agent
         self.known = KnownHrefs()
         """Hrefs that need no further check; extended when a page is written."""
+        self._is_costly = options.main_text is not None or callable(options.extract)
         self._reader = Reader(options, product_token(agent), self._origins.signals, self.known)
         self._readers = asyncio.Semaphore(READERS)
         self._read_until = math.inf
@@ -202,7 +203,7 @@ class Filters:
         self._chances.pop(claimed.url, None)
         body, epoch = result.body, self._session.epoch()
         is_heavy = len(body) > LARGE or (len(body) > 15 * RICH and body.count(b"=") > RICH)
-        if is_heavy or body.startswith(GZIP) or self._options.main_text is not None:
+        if is_heavy or body.startswith(GZIP) or self._is_costly:
             async with self._readers:
                 if self._session.timers.now() >= self._read_until:
                     return Finished(claimed, Deferred(0.0))

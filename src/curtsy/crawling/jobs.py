@@ -15,13 +15,13 @@ import re
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from curtsy.core.crawl_messages import no_job, other_job, running_job, unreadable_totals
+from curtsy.core.crawl_messages import no_job, other_fields, other_job, running_job, unreadable_totals
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.masking import masked_repr
 from curtsy.crawling.extract.scope import Scope
@@ -41,6 +41,9 @@ SEEDS = "seeds"
 
 SCOPE = "scope"
 """Scope of the job."""
+
+EXTRACT = "extract"
+"""Fields that the job extracts: its selectors by name, or `function`; None without."""
 
 WIDENED = "widened:"
 """Prefix of the note for each URL that widened the scope. The value is the time in epoch seconds."""
@@ -90,6 +93,17 @@ def check_seeds(job: str, seeds: Sequence[str], notes: Mapping[str, Any]) -> Non
     widen(scope, notes)
     if not any(scope.covers(seed) for seed in seeds):
         raise PolicyError(other_job(job, began, seeds[0]))
+
+
+def extract_note(extract: Mapping[str, str] | Callable[..., Any] | None) -> dict[str, str] | str | None:
+    """Return the fields to extract as the notes have them."""
+    return dict(extract) if isinstance(extract, Mapping) else None if extract is None else "function"
+
+
+def check_extract(job: str, extract: dict[str, str] | str | None, notes: Mapping[str, Any]) -> None:
+    """Refuse fields that differ from those of the job, because its outputs would have both. Raises PolicyError."""
+    if seeds_of(notes) and notes.get(EXTRACT) != extract:
+        raise PolicyError(other_fields(job))
 
 
 def totals_of(notes: Mapping[str, Any], name: str = TOTALS) -> CrawlTotals:

@@ -6,12 +6,13 @@ Generated from the declarations by tools/keywords.py. Do not edit.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
 
 from curtsy.client import AsyncClient
 from curtsy.crawling.outputs.protocol import Output
 from curtsy.crawling.progress import CrawlSnapshot
+from curtsy.crawling.results import CrawledPage
 from curtsy.engine.keywords import ClientKeywords
 
 
@@ -39,6 +40,7 @@ class OptionKeywords(ClientKeywords, total=False):
     drop_duplicates: bool
     avoid_traps: bool
     main_text: Literal["plain", "trafilatura"] | None
+    extract: Mapping[str, str] | Callable[[CrawledPage], Mapping[str, Any] | None] | None
 
 
 class CrawlKeywords(OptionKeywords, total=False):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from curtsy.core.errors import PolicyError
 from curtsy.core.setting import Range, check_fields, rule
+from curtsy.engine.arguments import check_parts
 
 ScopeKind = Literal["host", "site", "domains", "prefix", "any"]
 
@@ -92,6 +93,10 @@ class CrawlOptions:
     main_text: Literal["plain", "trafilatura"] | None = None
     """Method that extracts the main text of pages; None to leave it out. It costs more CPU time than the fetch."""
 
+    extract: Mapping[str, str] | Callable[..., Any] | None = None
+    """Fields to extract from each page: CSS selectors by name, such as `{"title": "h1", "links[]": "a::url(href)"}`, or
+    a function that takes the `CrawledPage` and returns a dict."""
+
     def __post_init__(self) -> None:
         for name in ("domains", "match", "skip", "files"):
             given = getattr(self, name)
@@ -100,6 +105,13 @@ class CrawlOptions:
             elif isinstance(given, Iterable) and not isinstance(given, str | bytes):
                 object.__setattr__(self, name, tuple(given))
         check_fields(self)
+        if isinstance(self.extract, Mapping):
+            from curtsy.crawling.extract.fields import fields_of
+
+            object.__setattr__(self, "extract", dict(self.extract))
+            fields_of(self.extract)
+        else:
+            check_parts(extract=self.extract)
         if not isinstance(self.files, str | tuple):
             raise rule("files", self.files, "pages, all, or file endings such as ('.pdf',)", "pages")
         if self.scope == "domains" and not self.domains:

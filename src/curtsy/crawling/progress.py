@@ -80,6 +80,9 @@ class CrawlTotals(msgspec.Struct):
     requisites: int = 0
     """Images, styles and other parts of pages."""
 
+    extract_errors: int = 0
+    """Pages whose fields could not be extracted, or not completely. They are kept."""
+
     @property
     def pages(self) -> int:
         """Return the number of pages."""
@@ -218,7 +221,10 @@ class CrawlSummary(msgspec.Struct, frozen=True):
         return {
             "ended": str(self.ended),
             **{name: getattr(self, name) for name in ("total", "fetched", "cached", "skipped", "failed")},
-            **{name: getattr(totals, name) for name in ("redirected", "requisites", "sitemaps", "bytes")},
+            **{
+                name: getattr(totals, name)
+                for name in ("redirected", "requisites", "sitemaps", "bytes", "extract_errors")
+            },
             "seconds": round(totals.seconds, 3),
             "queued": self.queued,
             "resume_in": self.resume_in,

@@ -7,8 +7,9 @@ SitemapQuota   limit on the sitemaps of a site
 from __future__ import annotations
 
 import re
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from heapq import nlargest
@@ -16,10 +17,13 @@ from typing import Any
 
 import msgspec
 
+from curtsy.core.crawl_messages import not_extracted
+from curtsy.core.masking import mask_url
 from curtsy.core.request import Headers
 from curtsy.core.result import FetchResult
 from curtsy.core.rules import agent_rules
 from curtsy.core.url import Url, parse_url
+from curtsy.crawling.extract.fields import fields_of, values_of
 from curtsy.crawling.extract.links import KnownHrefs
 from curtsy.crawling.extract.page import Extract, extract, is_html
 from curtsy.crawling.extract.sitemap import Sitemap, is_sitemap, parse_sitemap
@@ -27,7 +31,7 @@ from curtsy.crawling.extract.text import main_text
 from curtsy.crawling.frontier.protocol import Claimed
 from curtsy.crawling.frontier.url_table import fingerprint
 from curtsy.crawling.options import CrawlOptions
-from curtsy.crawling.requisites import needed_by
+from curtsy.crawling.requisites import is_requisite, needed_by
 from curtsy.crawling.results import CrawledPage
 from curtsy.engine.session import Session
 from curtsy.system.log import LibraryLogger, library_logger
@@ -37,6 +41,9 @@ _log: LibraryLogger = library_logger("crawl")
 SEED_PRIORITY, SITEMAP_PRIORITY = 100, 200
 """Priorities. Sitemaps precede pages, because they list them. Links have priority 0. A URL that is put back last loses
 one."""
+
+MOST_WARNINGS, MOST_PROBLEM = 5, 300
+"""Warnings about extraction in a run, because all pages may have the same error, and characters of an error."""
 
 GZIP = b"\x1f\x8b"
 
@@ -80,6 +87,10 @@ class Reader:
         self._signals = signals
         """Function that returns the AI signals in an origin's robots.txt."""
         self._known = known
+        self._fields = fields_of(options.extract) if isinstance(options.extract, Mapping) else ()
+        self._lock = threading.Lock()
+        self._problems = 0
+        """Number of pages whose fields could not be extracted."""
 
     def read(self, claimed: Claimed, result: FetchResult, sent: Headers, epoch: float) -> Reading:
         """Parse a response into a page or a sitemap."""
@@ -110,15 +121,44 @@ class Reader:
             links_cut=found.links_cut,
         )
         is_noindex = options.obey_noindex and found.noindex
+        if options.extract is not None and not is_requisite(claimed):
+            page = self._with_fields(page)
         needed = () if options.requisites == "none" else needed_by(body, result.content_type, found.base)
         fresh, origin = self._followed(found), found.base.origin
         return Reading(page, fresh, origin, is_noindex=is_noindex, requisites=needed)
+
+    def _with_fields(self, page: CrawledPage) -> CrawledPage:
+        """Return a page with its extracted fields. An error keeps the page, and is counted in the totals."""
+        extract = self._options.extract
+        if callable(extract):
+            with self._lock:  # one call at a time, although pages are read in several threads
+                values, problem = _returned_by(extract, page)
+        else:
+            values, problem = values_of(self._fields, page.body, page.content_type, page.final_url)
+        if problem is not None:
+            problem = mask_url(" ".join(problem.split()))[:MOST_PROBLEM]
+            self._problems += 1
+            if self._problems <= MOST_WARNINGS:
+                _log.warning(not_extracted(page.url, problem))
+        return msgspec.structs.replace(page, extracted=values, extract_error=problem)
 
     def _followed(self, found: Extract) -> dict[str, str]:
         if not self._options.obey_nofollow or not (found.nofollow or found.unfollowed):
             return found.fresh
         followed = () if found.nofollow else found.fresh.items()
         return {href: link for href, link in followed if link not in found.unfollowed}
+
+
+def _returned_by(extract: Callable[[CrawledPage], Any], page: CrawledPage) -> tuple[dict[str, Any], str | None]:
+    """Return the fields that a user's function returns, as plain values, and its error in words."""
+    try:
+        given = extract(page)
+        found = {} if given is None else msgspec.json.decode(msgspec.json.encode(given))
+    except Exception as error:  # of any kind: the page itself is kept
+        return {}, f"{type(error).__name__}: {error}"
+    if not isinstance(found, dict):
+        return {}, f"the function returned a value of the type {type(given).__name__}, and must return a dict"
+    return found, None
 
 
 def is_for_sitemap(claimed: Claimed) -> bool:

@@ -88,6 +88,12 @@ class CrawledPage(msgspec.Struct, frozen=True):
     main_text: str | None = None
     """Main text: empty if the page is not HTML, None if it was not requested."""
 
+    extracted: dict[str, Any] | None = None
+    """Extracted fields by name; None if no fields were requested."""
+
+    extract_error: str | None = None
+    """Reason why `extracted` is empty or incomplete; None if there was no error."""
+
     record: FetchRecord | None = None
     """Record of the fetch: attempts, waits, bytes."""
 

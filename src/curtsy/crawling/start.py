@@ -93,7 +93,7 @@ def acrawl(
     used = client or AsyncClient(**settings)
     try:
         if count > 1:
-            check_workers(count, used)
+            check_workers(count, used, options.extract)
         frontier, identity = _open_job(session_of(used), folder, writers, lease, durable=durable, restart=restart)
         leftovers = [] if identity is None or folder is None else _leftovers(writers, folder)
     except BaseException:

@@ -12,6 +12,7 @@ is read alone, and at last given up, as after kills of the whole crawl.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import pickle
@@ -84,8 +85,8 @@ def workers_of(given: int | Literal["auto"]) -> int:
     return given
 
 
-def check_workers(count: int, client: AsyncClient) -> None:
-    """Raise PolicyError if a client cannot be used by several processes."""
+def check_workers(count: int, client: AsyncClient, extract: object) -> None:
+    """Raise PolicyError if a client, or the function `extract`, cannot be used by several processes."""
     session = session_of(client)
     if not hasattr(socket, "AF_UNIX"):
         raise PolicyError(crawl_messages.no_workers(count, "this system cannot pass sockets to processes"))
@@ -93,6 +94,14 @@ def check_workers(count: int, client: AsyncClient) -> None:
         raise PolicyError(crawl_messages.no_workers(count, "on_record would be called in other processes"))
     if session.gate.is_immediate:
         raise PolicyError(crawl_messages.no_workers(count, "the store is in memory, which other processes cannot see"))
+    if inspect.isfunction(extract) and extract.__module__ == "__main__":
+        why = "worker processes do not import the main file, which has the function extract. Put it into a module"
+        raise PolicyError(crawl_messages.no_workers(count, why))
+    try:
+        pickle.dumps(extract)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        why = f"extract cannot be pickled ({error}). Put the function into a module, at its top level"
+        raise PolicyError(crawl_messages.no_workers(count, why)) from None
     try:
         pickle.dumps(client)
     except PolicyError as error:

@@ -97,6 +97,10 @@ _PARTS: dict[str, tuple[Callable[[object], bool], str]] = {
     "stale_while_revalidate": (_is_flag, "True or False"),
     "cookies": (_is_flag, "True or False"),
     "on_record": (_is_hearer, _hearer("FetchRecord")),
+    "extract": (
+        _is_hearer,
+        "selectors by name, or a function that takes a CrawledPage and returns a dict, neither async nor a generator",
+    ),
     "on_progress": (_is_hearer, _hearer("Snapshot")),
     "proxy": (
         lambda value: value is None or isinstance(value, str),

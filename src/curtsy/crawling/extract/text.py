@@ -34,7 +34,7 @@ _LEFT_OUT = sorted(SECTIONS - {"article", "main", "body"})
 BREAK = "\ue000"
 """Private-use character in place of block tags that are too many to keep."""
 
-_MARKUP = re.compile(
+MARKUP = re.compile(
     rf"""<(?:
         (?=[sStTnNxXiI])((?i:noscript|{RAW})){ENDS}{ATTRIBUTE_OR_GAP}*+>
         [^<]*+(?:<(?!/(?i:\1){ENDS})[^<]*+)*+(?:</(?i:\1){ENDS}{ATTRIBUTE_OR_GAP}*+>?|\Z)
@@ -45,6 +45,7 @@ _MARKUP = re.compile(
     )""",
     re.DOTALL | re.VERBOSE,
 )
+"""Tag, comment, or element whose content has no markup, with the name of a tag or of that element."""
 
 # In XML, such a tag is complete; in HTML, it would begin a script that lasts to the next end tag.
 _CLOSED = re.compile(r"<(script|style|title|textarea|iframe|noscript)\b([^<>]*+)(?<=/)>", re.IGNORECASE)
@@ -93,9 +94,9 @@ def simplified(text: str) -> str:
     If the tags are too many, only the first sections are kept, and a `BREAK` replaces each other block tag.
     """
     try:
-        return _MARKUP.sub(_Bare(None), text)
+        return MARKUP.sub(_Bare(None), text)
     except _TooManyTagsError:
-        return _MARKUP.sub(_Bare(SECTIONS), text)
+        return MARKUP.sub(_Bare(SECTIONS), text)
 
 
 def _with_single_blanks(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -17,6 +17,8 @@ from curtsy.core.masking import mask_url, mask_urls
 from curtsy.core.request import Headers
 from curtsy.crawling.outputs.protocol import FileOutput
 from curtsy.crawling.results import CrawledPage
+
+T = TypeVar("T")
 
 BodyForm = Literal["none", "text", "base64"]
 """Form of a body in an entry: absent, decoded by its encoding, or byte for byte."""
@@ -71,6 +73,8 @@ class PageEntry(msgspec.Struct, frozen=True):
     request_headers: dict[str, str]
     fetch: FetchEntry | None
     rendered: bool = False
+    extracted: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    extract_error: str | msgspec.UnsetType = msgspec.UNSET
     main_text: str | msgspec.UnsetType = msgspec.UNSET
     text: str | msgspec.UnsetType | None = msgspec.UNSET
     """Body as text; None if it is binary, such as an image."""
@@ -111,10 +115,16 @@ def entry_of(page: CrawledPage, *, body: BodyForm = "none", mask_secrets: bool =
         if record is None
         else FetchEntry(record.attempts, record.retries, record.waited, record.took, record.bytes),
         rendered=page.rendered,
-        main_text=msgspec.UNSET if page.main_text is None else page.main_text,
+        extracted=_set(page.extracted),
+        extract_error=_set(page.extract_error),
+        main_text=_set(page.main_text),
         text=_text(page) if body == "text" else msgspec.UNSET,
         body_base64=page.body if body == "base64" else msgspec.UNSET,
     )
+
+
+def _set(value: T | None) -> T | msgspec.UnsetType:
+    return msgspec.UNSET if value is None else value
 
 
 _encode = msgspec.json.Encoder().encode

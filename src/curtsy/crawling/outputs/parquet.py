@@ -96,6 +96,8 @@ def _row(entry: _Line, body: BodyForm) -> dict[str, Any]:
         row[name] = list(row[name].items())
     row["fetched_at"] = _instant(entry.fetched_at)
     row["fetch"] = None if entry.fetch is None else msgspec.structs.asdict(entry.fetch)
+    if entry.extracted is not msgspec.UNSET:
+        row["extracted"] = msgspec.json.encode(entry.extracted).decode()
     row["body_bytes"] = row.pop("body_base64")
     return {name: None if value is msgspec.UNSET else value for name, value in row.items()}
 
