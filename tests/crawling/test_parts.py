@@ -404,20 +404,26 @@ def test_spools_of_killed_workers_are_stored_by_one_that_is_started_alone(site: 
     """Issue 17: two processes of a machine are killed and one is started again: nothing is lost, and nothing twice"""
     if reason := redis_available():
         pytest.skip(reason)
-    pages, hosts = 12, [f"127.0.0.{number}" for number in range(1, 7)]
+    pages, names, hosts = 12, ("one", "two"), [f"127.0.0.{number}" for number in range(1, 15)]
     bucket = Bucket(f"file://{tmp_path}/stored", {})
     links = html(*(f"/page/{number}" for number in range(1, pages)))
-    site.on("/page/*", lambda _: Reply(body=links, headers={"Content-Type": "text/html"}, wait=0.05))
+
+    def answer(_: Visit) -> Reply:
+        """Let the process that is ahead wait for the other."""
+        is_one_behind = any(len(_asked_by(site, name)) < 4 for name in names)
+        return Reply(body=links, headers={"Content-Type": "text/html"}, wait=0.6 if is_one_behind else 0.05)
+
+    site.on("/page/*", answer)
     with RedisServer() as server:
         options: dict[str, Any] = {
             **QUICK, "seeds": [site.url("/page/0", host=host) for host in hosts], "job": str(tmp_path / "docs"),
             "store": server.url, "lease": 3.0, "scope": "host", "concurrency": 1, "timeout": 1.0, "robots_timeout": 1.0,
             "outputs": [{"text": f"{bucket.url}/pages.jsonl"}],
         }  # fmt: skip
-        workers = [CrawlProcess(**options, user_agent=f"{name}/1.0", is_held=True) for name in ("one", "two")]
+        workers = [CrawlProcess(**options, user_agent=f"{name}/1.0", is_held=True) for name in names]
         for each in workers:
             each.begin()
-        block_until(lambda: all(len(_asked_by(site, name)) > 6 for name in ("one", "two")))
+        block_until(lambda: all(len(_asked_by(site, name)) > 6 for name in names))
         for each in workers:
             assert each.kill_when(lambda: True)
         assert bucket.urls("jsonl") == []

@@ -39,6 +39,8 @@ STYLES = {"running": "green", "unfinished": "yellow", "done": "dim", "damaged": 
 @group(
     ("curtsy jobs ls", "All jobs of this machine, with their progress."),
     ("curtsy jobs show docs", "One job in full, and how to resume it."),
+    ("curtsy jobs ls --store redis://10.0.0.5", "Also the jobs that machines share on a server."),
+    ("curtsy jobs requeue docs --failed", "Fetch its failed URLs again at its next start."),
 )
 def jobs() -> None:
     """List, show or remove crawls that can be resumed.

@@ -18,7 +18,8 @@ import msgspec
 
 from curtsy.core.errors import CurtsyError
 from curtsy.crawling.frontier.protocol import PAGES, AsyncFrontier, Deferred, Done, Ending, Lapsed
-from curtsy.crawling.jobs import TOTALS, WorkerId, totals_of
+from curtsy.crawling.jobs import TOTALS, WorkerId, spool_of, totals_of
+from curtsy.crawling.outputs.parts import Parts
 from curtsy.crawling.outputs.protocol import FileOutput, Output, Written
 from curtsy.crawling.outputs.skipped import Examples
 from curtsy.crawling.progress import CrawlTotals
@@ -82,6 +83,16 @@ class Leftover(NamedTuple):
                         _log.warning(f"{error or closing} The pages of a worker that was killed wait on this machine.")
         finally:
             self.who.close()
+
+
+def leftovers(outputs: Sequence[Output], who: WorkerId) -> list[Leftover]:
+    """Return the spools in a job's folder of the processes that do not run, for outputs that are not open yet."""
+    parts, found = [output for output in outputs if isinstance(output, Parts)], []
+    for other in who.idle() if parts else ():
+        folder, name = other.folder, other.name
+        twins = [each.of_worker(spool_of(folder, each.name, name), folder.name, name) for each in parts]
+        found.append(Leftover(other, [each for each in twins if each is not None]))
+    return found
 
 
 class Committer:

@@ -17,7 +17,7 @@ from curtsy.core.crawl_record import MOST_HOSTS, MOST_SEEDS, CrawledHost, CrawlR
 from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.masking import mask_url
 from curtsy.core.time import SECOND, Now, span
-from curtsy.crawling.committer import Committer, Leftover
+from curtsy.crawling.committer import Committer, leftovers
 from curtsy.crawling.crawler import Crawler
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.protocol import AsyncFrontier, HostQueue, host_of
@@ -67,12 +67,11 @@ class AsyncCrawl:
         owns_client: bool = False,
         workers: int = 1,
         on_progress: Callable[[CrawlSnapshot], None] | None = None,
-        leftovers: Sequence[Leftover] = (),
     ) -> None:
         """Create a crawl. With a shared frontier, `lease` is the lease of a URL in seconds and `who` identifies this
         worker. With more than one of `workers`, that many processes fetch the pages."""
         self._on_progress = on_progress
-        self._leftovers = list(leftovers)
+        self._leftovers = [] if who is None else leftovers(outputs, who)
         self.options = options
         self.client = client
         self._session = session_of(client)

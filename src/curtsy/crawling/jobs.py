@@ -11,6 +11,7 @@ frontier also stores the notes of a job: the named values below, and the end of 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 import shutil
 import uuid
@@ -59,6 +60,12 @@ ENDED = "ended"
 
 TOTALS = "totals"
 """Totals of the job. In a shared job, each worker has its own note with this prefix."""
+
+
+def spool_of(folder: Path, output: str, worker: str) -> Path:
+    """Return the folder for the spool of an output in parts, in a job's folder."""
+    key = hashlib.blake2b(f"{worker} {output}".encode("utf-8", "replace"), digest_size=6).hexdigest()
+    return folder / SPOOL / key
 
 
 def seeds_of(notes: Mapping[str, Any]) -> list[str]:
@@ -304,6 +311,7 @@ class WorkerId:
     name = ""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         for number in range(MOST_WORKERS):
             if self._take(folder / (WORKER_FILE if number == 0 else f"{WORKER_FILE}-{number}")):
                 return
@@ -324,11 +332,11 @@ class WorkerId:
             raise StoreError(f"{path} cannot be written: {error.strerror}. Give another folder for the job.") from error
         return True
 
-    @classmethod
-    def idle(cls, folder: Path) -> Iterator[WorkerId]:
-        """Yield the names in a job's folder whose processes do not run, each locked for the caller."""
-        for path in sorted(folder.iterdir()):
-            found = cls.__new__(cls)
+    def idle(self) -> Iterator[WorkerId]:
+        """Yield the names in the folder whose processes do not run, each locked for the caller."""
+        for path in sorted(self.folder.iterdir()):
+            found = WorkerId.__new__(WorkerId)
+            found.folder = self.folder
             if _WORKER_FILES.fullmatch(path.name) and found._take(path):
                 yield found
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import hashlib
 import inspect
 import os
 import warnings
@@ -16,13 +15,12 @@ from curtsy.blocking import LoopThread, close_at_exit
 from curtsy.client import AsyncClient, session_of
 from curtsy.core.errors import PolicyError
 from curtsy.core.setting import rule, suggested
-from curtsy.crawling.committer import Leftover
 from curtsy.crawling.crawl import AsyncCrawl
 from curtsy.crawling.extract.text import main_text
 from curtsy.crawling.filters import scope_of
 from curtsy.crawling.frontier.local import LocalFrontier
 from curtsy.crawling.frontier.protocol import AsyncFrontier
-from curtsy.crawling.jobs import FRONTIER, SPOOL, WorkerId, folder_of
+from curtsy.crawling.jobs import FRONTIER, WorkerId, folder_of, spool_of
 from curtsy.crawling.keywords import CrawlKeywords, OptionKeywords
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs import open_outputs
@@ -95,7 +93,6 @@ def acrawl(
         if count > 1:
             check_workers(count, used, options.extract)
         frontier, identity = _open_job(session_of(used), folder, writers, lease, durable=durable, restart=restart)
-        leftovers = [] if identity is None or folder is None else _leftovers(writers, folder)
     except BaseException:
         if client is None:
             _close_later(used.close())
@@ -103,7 +100,7 @@ def acrawl(
     return AsyncCrawl(
         begin, options, used, frontier, outputs=writers, job="" if folder is None else folder.name,
         lease=None if identity is None else lease, who=identity, owns_client=client is None, workers=count,
-        on_progress=on_progress, leftovers=leftovers,
+        on_progress=on_progress,
     )  # fmt: skip
 
 
@@ -182,27 +179,12 @@ def _prepare(
             output.is_durable = output.is_durable or durable
         if isinstance(output, Parts) and folder is not None:
             worker = "" if who is None else who.name
-            output.place(_spool_of(output, folder, worker), folder.name, worker)
+            output.place(spool_of(folder, output.name, worker), folder.name, worker)
         if restart and isinstance(output, FileOutput):
             output.check_new()
         elif restart:
             output.open(None)
             output.close()
-
-
-def _spool_of(output: Parts, folder: Path, worker: str) -> Path:
-    """Return the folder for the spool of an output in a job's folder."""
-    key = hashlib.blake2b(f"{worker} {output.name}".encode("utf-8", "replace"), digest_size=6).hexdigest()
-    return folder / SPOOL / key
-
-
-def _leftovers(outputs: Sequence[Output], folder: Path) -> list[Leftover]:
-    """Return the spools that processes of a shared job have left in its folder, if these do not run."""
-    parts, found = [output for output in outputs if isinstance(output, Parts)], []
-    for other in WorkerId.idle(folder) if parts else ():
-        twins = [each.of_worker(_spool_of(each, folder, other.name), folder.name, other.name) for each in parts]
-        found.append(Leftover(other, [each for each in twins if each is not None]))
-    return found
 
 
 def _discard_spools(outputs: Iterable[Output]) -> None:
