@@ -17,8 +17,13 @@ from urllib3 import Retry
 
 import curtsy.adapters.httpx
 import curtsy.adapters.requests
+from curtsy.client import session_of
+from curtsy.core.effects import FetchRequest
+from curtsy.core.request import Headers, Request, Response
+from curtsy.testing import FakeClock
 from tests.adapters.doors import PLAIN, HttpxDoor
-from tests.client.fetching import AGENT
+from tests.client.fetching import AGENT, DAWN, host_of
+from tests.client.fetching import client as polite
 from tests.support.site import Reply, Site, reset
 from tests.support.warm import Process
 
@@ -100,6 +105,22 @@ async def test_an_inner_transport_sends(site: Site) -> None:
 
     assert page.text == "mock of /a"
     assert site.connections == 0
+
+
+async def test_the_pause_begins_when_the_head_has_come(site: Site) -> None:
+    """Adapters: a library may connect first, and send later than it is called"""
+    clock = FakeClock(DAWN)
+    site.robots()
+
+    async def send(request: Request) -> Response:
+        clock.advance(5.0)
+        return Response(200, Headers(), b"", sent_ago=5.0)
+
+    async with polite(clock=clock) as client:
+        await session_of(client).hop(FetchRequest(site.url("/a")), send)
+        host = await host_of(client, site.url("/a"))
+
+    assert host.sent_at == clock.now().at
 
 
 PROGRAM = """

@@ -266,6 +266,9 @@ class Driver(StoreDriver):
     def _settle(self, effect: Settle, resources: HeldResources) -> Settled | Procedure[Settled]:
         ticket, outcome = _checked(effect.ticket), effect.outcome
         resources.ticket = None
+        if resources.send is not None and not resources.is_robots and outcome.sent_ago:
+            # The library may have connected first, and sent later than the call began: no gap may be too short.
+            outcome = msgspec.structs.replace(outcome, sent_ago=0.0)
         if resources.has_open_body and ticket.policy.concurrency is not None:
             resources.open_ticket, resources.has_open_body = ticket, False
             outcome = msgspec.structs.replace(outcome, keeps_slot=True)

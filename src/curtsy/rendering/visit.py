@@ -94,12 +94,9 @@ class Visit:
             user_agent=agent, service_workers="block", accept_downloads=False, viewport=_VIEW
         )
         try:
-            reply = await self._shown(context, began)
+            return await self._shown(context, began)
         finally:
             await self._leave(context)
-        if not isinstance(reply, Response):
-            return reply
-        return msgspec.structs.replace(reply, sent_ago=self._reply.sent_ago + time.monotonic() - began)
 
     async def _shown(self, context: BrowserContext, began: float) -> Reply:
         await context.route("**/*", self._route)
