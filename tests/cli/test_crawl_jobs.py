@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import os
+import re
+import shlex
+import time
+from pathlib import Path
+
+from curtsy.crawling.frontier.sqlite_table import SQLiteUrlTable
+from curtsy.crawling.jobs import FRONTIER, UNNAMED, default_name, folder_of, jobs_folder, mark_unnamed
+from curtsy.crawling.options import DEFINING, CrawlOptions
 from tests.cli.crawling import line_with, linked, numbers
 from tests.cli.shell import Shell
 from tests.crawling.test_resume import build
-from tests.support.site import Reply, Site
+from tests.crawling.web import html
+from tests.support.polling import block_until
+from tests.support.site import Reply, Site, hang
 from tests.support.snapshot import Snapshot
 
 
@@ -48,29 +61,20 @@ def test_a_job_that_was_done_says_that_it_has_a_new_url_to_begin_at(
     assert (anew.code, len((shell.project / "others.jsonl").read_text().splitlines())) == (0, 3)
 
 
-def test_a_job_that_has_nothing_left_says_no_more_than_that(shell: Shell, site: Site) -> None:
-    """U14: neither what it would take, nor where pages would be missing"""
-    linked(site, 2)
-    shell("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl")
-
-    again = shell("crawl", site.url("/"), "--job", "mine")
-
-    said, empty, _ = again.err.splitlines()  # and the summary
-    assert " mine " in said
-    assert numbers(said) == [3, 0]
-    assert empty == ""
-
-
 def test_a_job_is_not_given_up_for_one_that_cannot_begin(shell: Shell, site: Site) -> None:
-    """U16: where its pages are to go, others lie"""
+    """U16: where its pages are to go, others lie; its own file is continued"""
     linked(site, 2)
-    shell("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl", "--limit", "1")
+    words = ("crawl", site.url("/"), "--job", "mine", "--restart", "--jsonl")
+    shell(*words, "pages.jsonl", "--limit", "1")
+    (shell.project / "other.jsonl").write_text("not ours\n")
 
-    anew = shell("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl", "--restart")
+    refused = shell(*words, "other.jsonl")
+    left = shell("jobs", "show", "mine", "--json").json["queued"]
+    anew = shell(*words, "pages.jsonl", "--limit", "1")
 
-    assert anew.code == 74
-    assert str(shell.project / "pages.jsonl") in anew.err
-    assert shell("jobs", "show", "mine", "--json").json["queued"] == 2
+    assert (refused.code, left) == (74, 2)
+    assert str(shell.project / "other.jsonl") in refused.err
+    assert (anew.code, len((shell.project / "pages.jsonl").read_text().splitlines())) == (0, 2)
 
 
 def test_a_host_that_rests_is_shown_with_what_it_answered(shell: Shell, site: Site, snapshot: Snapshot) -> None:
@@ -102,3 +106,131 @@ def test_the_command_says_how_many_are_queued_again(shell: Shell, site: Site) ->
     assert failed.json == {"job": "docs", "requeued": 1}
     assert (pages.code, pages.err.count("2 URLs")) == (0, 1)
     assert shell("jobs", "show", "docs", "--json").json["queued"] == 3
+
+
+SLOWLY = {"CURTSY_PAUSE_MIN": "0.05", "CURTSY_PAUSE_MAX": "0.1"}
+"""Slow enough that a kill comes in the middle."""
+
+
+def urls_in(path: Path) -> list[str]:
+    return [json.loads(line)["url"] for line in path.read_text().splitlines()]
+
+
+def test_the_same_command_resumes_a_crawl_that_was_killed_and_a_finished_one_asks_for_changes(
+    shell: Shell, site: Site, snapshot: Snapshot
+) -> None:
+    """F37, N6: without --job; limits and outputs do not matter. Nothing is fetched twice but what was in flight"""
+    paths = [f"/p/{number}" for number in range(12)]
+    site.page("/", html(*paths), etag='"home"')
+    for path in paths:
+        site.page(path, html("/"), etag=f'"{path}"', headers={"Cache-Control": "max-age=600"})
+    words, output = ("crawl", site.url("/"), "--jsonl", "pages.jsonl"), shell.project / "pages.jsonl"
+    process = shell.start(*words, **SLOWLY)
+    block_until(lambda: site.count() > 5, process)
+    process.kill()
+    process.communicate()
+
+    again = shell(*words, "--max-pages", "50", "--skipped", "skipped.csv")
+    first, visited = urls_in(output), [path for path in site.paths() if path != "/robots.txt"]
+    site.clear()
+    site.page("/p/3", html("/", "/new"), etag='"changed"')
+    site.page("/new", html())
+    third = shell(*words, "--json")
+
+    assert again.code == third.code == 0
+    assert sorted(first) == sorted(site.url(path) for path in ["/", *paths])
+    assert len(visited) <= len(set(visited)) + 1
+    snapshot(_without_name(line_with(again.err, "resuming")), "resuming")
+    snapshot(_without_name(line_with(third.err, "anew")), "anew")
+    visits = [visit for visit in site.visits() if visit.target != "/robots.txt"]
+    asked = [{name.lower(): value for name, value in visit.headers}.get("if-none-match") for visit in visits]
+    assert len(asked) == 14
+    assert asked.count(None) == 1
+    assert (third.json["cached"], third.json["fetched"], len(urls_in(output))) == (12, 2, 27)
+    [listed] = shell("jobs", "ls", "--json").json
+    assert (listed["name"], listed["pages"], third.json["job"]) == (third.json["job"], 14, listed["name"])
+
+
+def _without_name(line: str) -> str:
+    return re.sub(r"127\.0\.0\.1-\d+-[0-9a-f]{6}", "NAME", line)
+
+
+def test_a_crawl_without_a_name_runs_once_at_a_time_and_leaves_nothing_if_it_does_not_start(
+    shell: Shell, site: Site, snapshot: Snapshot
+) -> None:
+    """F42: the other is told how both can run; --no-job keeps nothing"""
+    linked(site, 2, "/slow")
+    site.reply("/slow", hang())
+    (shell.project / "other.jsonl").write_text("not ours\n")
+    refused = shell("crawl", site.url("/"), "--jsonl", "other.jsonl")
+    before = shell("jobs", "ls", "--json").json
+    process = shell.start("crawl", site.url("/"))
+    block_until(lambda: bool(site.count("/slow")), process)
+
+    second = shell("crawl", site.url("/"), "--max-time", "1s", "--out", "pages")
+    beside = shell("crawl", site.url("/"), "--max-time", "1s", "--no-job", "--json")
+    another = shell("crawl", site.url("/"), "--max-time", "1s", "--match", "/p/", "--json")
+    process.kill()
+    process.communicate()
+
+    assert (refused.code, before) == (74, [])
+    assert (second.code, beside.json["job"], beside.json["resume"]) == (75, None, None)
+    snapshot(_without_name(re.sub(r"/\S+frontier.sqlite", "FILE", second.err)))
+    assert len({listed["name"] for listed in shell("jobs", "ls", "--json").json} | {another.json["job"]}) == 2
+    assert shell("crawl", site.url("/"), "--no-job", "--restart").code == 2
+
+
+def test_where_a_crawl_ends_today_is_said_at_its_start_and_its_end(
+    shell: Shell, site: Site, snapshot: Snapshot
+) -> None:
+    """B1, B2: the daily limit, its setting and its option; and the command of tomorrow"""
+    linked(site, 8)
+    words = ("crawl", site.url("/"), "--max-pages", "500")
+    few = {"CURTSY_MAX_PAGES_PER_DAY": "4"}
+
+    first, again = shell(*words, **few), shell(*words, **few)
+    more = shell(*words, "--max-pages-per-day", "50", "--json", **few)
+
+    assert (first.code, again.code, more.code) == (75, 75, 0)
+    snapshot(line_with(first.err, "max_pages_per_day"), "stops")
+    assert "500 pages take 125 days" in first.err
+    assert "496 pages take 124 days" in again.err
+    assert re.sub(r"reset in .*?;", "reset in TIME;", line_with(again.err, "No page today")).count("TIME")
+    assert first.err.splitlines()[-1] == f"  curtsy {shlex.join(words)}"
+    assert (more.json["fetched"], more.json["ended"]) == (9, "done")
+
+
+def test_a_crawl_is_named_after_its_first_url_and_what_it_crawls() -> None:
+    """Limits, outputs and the order of patterns do not matter"""
+    plain = default_name(["https://docs.example.org/"], CrawlOptions())
+
+    assert re.fullmatch(r"docs\.example\.org-[0-9a-f]{6}", plain)
+    assert plain == default_name(["https://docs.example.org/"], CrawlOptions(max_pages=3, max_time=9.0, scope="site"))
+    others = [
+        default_name(["https://docs.example.org/a"], CrawlOptions()),
+        default_name(["https://docs.example.org/"], CrawlOptions(match=("a", "b"))),
+        default_name(["https://docs.example.org/"], CrawlOptions(scope="host")),
+        default_name(["https://docs.example.org/"], CrawlOptions(), ["/seeds.txt"]),
+    ]
+    assert len({plain, *others}) == 5
+    assert others[1] == default_name(["https://docs.example.org/"], CrawlOptions(match=("b", "a")))
+    assert re.fullmatch(r"1-8080-\w{6}", default_name(["http://[::1]:8080/"], CrawlOptions()))
+    assert {field.name for field in dataclasses.fields(CrawlOptions)} >= set(DEFINING)
+
+
+def test_old_crawls_without_a_name_are_removed(nothing_from_outside: None) -> None:
+    """A month after their last run, and all but the latest hundred; jobs with a name stay"""
+    now = time.time()
+    ages = {"named": 90, "old": 31, "recent": 1, **{f"n{number}": 2 + number / 100 for number in range(120)}}
+    for name, days in ages.items():
+        folder = folder_of(name)
+        SQLiteUrlTable(folder / FRONTIER, restart=False).close()
+        if name != "named":
+            (folder / UNNAMED).touch()
+        os.utime(folder / FRONTIER, (now - days * 86_400,) * 2)
+    SQLiteUrlTable(folder_of("now") / FRONTIER, restart=False).close()
+
+    mark_unnamed(folder_of("now"))
+
+    left = {path.name for path in jobs_folder().iterdir()}
+    assert left == {"named", "now", "recent", *(f"n{number}" for number in range(98))}

@@ -145,7 +145,7 @@ def test_a_reader_that_does_not_read_keeps_neither_a_limit_nor_a_signal_from_its
     site.page("/", html(*(f"/p/{number}" for number in range(50))))
     site.page("/p/*", html(text="x" * 20_000))
     limited = shell.start("crawl", site.url("/"), "--jsonl", "-", "--body", "text", "--max-time", "1s", **PLAIN)
-    endless = shell.start("crawl", site.url("/"), "--jsonl", "-", "--body", "text", **PLAIN)
+    endless = shell.start("crawl", site.url("/"), "--jsonl", "-", "--body", "text", "--no-job", **PLAIN)
 
     block_until(lambda: len(site.visits("/p/1")) == 2)
     code = limited.wait(60)

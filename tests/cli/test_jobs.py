@@ -34,7 +34,6 @@ def test_jobs_are_listed_and_shown_with_how_to_go_on(shell: Shell, site: Site, s
     whole = shell("jobs", "show", "whole")
 
     assert (nothing.code, nothing.out) == (0, "")
-    assert "--job" in nothing.err
     snapshot(nothing.err, "no jobs")
     assert " jobs show " in table.err
     snapshot(table.err, "unfinished")

@@ -48,10 +48,10 @@ def test_a_running_crawl_is_seen_and_how_it_ended(shell: Shell, site: Site) -> N
     assert [(each["state"], each["pages"]) for each in after["crawls"]] == [("stopped", 4)]
 
 
-def test_a_crawl_without_a_name_is_seen_too_and_has_ended(shell: Shell, site: Site) -> None:
+def test_a_crawl_without_a_job_is_seen_too_and_has_ended(shell: Shell, site: Site) -> None:
     """Issue 6"""
     linked(site, 3)
-    shell("crawl", site.url("/"))
+    shell("crawl", site.url("/"), "--no-job")
 
     [crawl] = shell("top", "--json").json["crawls"]
 
@@ -71,10 +71,10 @@ def test_a_crawl_without_a_name_is_seen_too_and_has_ended(shell: Shell, site: Si
 def test_a_crawl_that_ended_at_a_limit_says_so_and_can_be_gone_on_with(
     shell: Shell, site: Site, option: str, value: str, env: dict[str, str]
 ) -> None:
-    """Issue 6: it is not finished as long as something is left; one without a name is lost, and not offered"""
+    """Issue 6: it is not finished as long as something is left; one that is not kept is not offered"""
     linked(site, 5)
     shell("crawl", site.url("/"), option, value, "--job", "mine", **env)
-    shell("crawl", site.url("/"), option, value, **env)
+    shell("crawl", site.url("/"), option, value, "--no-job", **env)
 
     crawls, table = shell("top", "--json").json["crawls"], shell("top").out
     listed, shown = shell("jobs", "ls"), shell("jobs", "show", "mine").out

@@ -220,7 +220,7 @@ def test_addresses_that_cannot_be_are_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_parts_of_another_crawl_are_left_alone(site: Site, bucket: Bucket, tmp_path: Path) -> None:
-    """Also if the job is started over."""
+    """Those of the job are continued if it is started over."""
     site.page("/", html())
     given: dict[str, Any] = {**QUICK, "outputs": [f"{bucket.url}/pages.jsonl"]}
     async with acrawl(site.url("/"), job=tmp_path / "docs", **given) as crawl:
@@ -228,13 +228,12 @@ async def test_parts_of_another_crawl_are_left_alone(site: Site, bucket: Bucket,
     before = bucket.files
     assert sorted(before) == ["pages-docs-00001.jsonl", "pages-docs.jsonl.manifest.jsonl"]
 
-    for other in ({"job": tmp_path / "other" / "docs"}, {"job": tmp_path / "docs", "restart": True}):
+    for restart in (False, True):
         with pytest.raises(NotWritten) as told:
-            async with acrawl(site.url("/"), **other, **given) as crawl:
+            async with acrawl(site.url("/"), job=tmp_path / "other" / "docs", restart=restart, **given) as crawl:
                 await crawl.run()
         assert told.value.is_lasting
     assert bucket.files == before
-    given["outputs"] = [f"{bucket.url}/again.jsonl"]
     async with acrawl(site.url("/"), job=tmp_path / "docs", restart=True, **given) as crawl:
         await crawl.run()
     assert Counter(bucket.urls("jsonl")) == {site.url("/"): 2}

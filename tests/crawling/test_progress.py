@@ -1,42 +1,166 @@
-"""How long a crawl will take, as it is told to people."""
+"""How long a crawl will take, as it is told to people: judged by crawls on a simulated clock."""
 
 from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import pytest
 
 from curtsy.core.policy import Policies, Policy
-from curtsy.crawling.frontier.protocol import HostQueue
-from curtsy.crawling.progress import time_left
-
-POLICIES = Policies(Policy(qps=None, pause_min=2.0, pause_max=4.0), global_qps=None)
-"""A pause of three seconds on average, and nothing else."""
+from curtsy.crawling.estimate import MINUTE, Estimate, Observed, Outlook, TimeLeft, forecast
+from curtsy.crawling.frontier.protocol import Counts, HostQueue
 
 DAY = 86400.0
 
 
-def told(*queues: HostQueue, most: int | None = None) -> float | None:
-    """Seconds that a crawl of these hosts will take, with ten minutes' patience."""
-    return time_left(sum(each.queued for each in queues), most, queues, POLICIES, 0.0, 600.0)
-
-
 @pytest.mark.parametrize(
-    ("queue", "seconds"),
+    ("host", "seconds"),
     [
-        (HostQueue("a.example", 5, 0, 0.0), 12.0),
-        (HostQueue("a.example", 5, 0, 1.0), 13.0),
-        (HostQueue("a.example", 5, 1, None), 15.0),
-        (HostQueue("a.example", 1, 0, 283.0), 283.0),
+        (Outlook(5, 3.0), 12.0),
+        (Outlook(5, 3.0, 1.0), 13.0),
+        (Outlook(5, 3.0, 3.0), 15.0),
+        (Outlook(1, 3.0, 283.0), 283.0),
     ],
 )
-def test_the_time_until_a_host_is_due_counts(queue: HostQueue, seconds: float) -> None:
+def test_the_time_until_a_host_is_due_counts(host: Outlook, seconds: float) -> None:
     """Issue 5, point 8: a host that rests for five minutes is not done in three seconds"""
-    assert told(queue) == seconds
+    assert forecast([host]) == (host.queued, TimeLeft(seconds))
 
 
-def test_what_is_due_tomorrow_is_not_waited_for() -> None:
-    """Issue 5, point 8: a host whose budget is spent does not make the crawl longer"""
-    spent = HostQueue("spent.example", 500, 0, DAY)
+def test_limits_and_budgets_end_a_crawl_before_its_queue() -> None:
+    """B1: 100 pages today, the rest in days; a limit of pages, a global rate"""
+    host = Outlook(500, 3.5, today=100, per_day=100, resets_in=3600.0)
 
-    assert told(HostQueue("a.example", 3, 0, 1.0), spent) == 7.0
-    assert told(HostQueue("a.example", 3, 0, 1.0), spent, most=2) == 4.0
-    assert told(spent) == 0.0
+    assert forecast([host]) == (100, TimeLeft(99 * 3.5, 3600.0 + 3 * DAY + 99 * 3.5))
+    assert forecast([host], most=20)[1].today == pytest.approx(19 * 3.5)
+    assert forecast([host, host], most=1000, qps=0.1)[1].today == 2000.0
+    assert forecast([host._replace(today=0)])[1].today == 0.0
+
+
+@dataclass
+class Simulated:
+    """A host of a simulated crawl: it answers with a random pause, and its pages have links."""
+
+    name: str
+    queued: int
+    pause: tuple[float, float]
+    latency: float = 0.3
+    budget: int | None = None
+    links: list[int] = field(default_factory=list)
+    """Numbers of new URLs on its pages, in their order."""
+
+    done: int = 0
+    ready_at: float = 0.0
+
+
+def crawl(
+    hosts: list[Simulated], *, most: int | None = None, qps: float | None = None
+) -> Iterator[tuple[float, TimeLeft]]:
+    """Run a crawl on a simulated clock. Yield the time and the time left, each second; then the end and (0, None)."""
+    dice = random.Random(7)
+    entries = {
+        each.name: Policy(
+            qps=None,
+            pause_min=each.pause[0],
+            pause_max=each.pause[1],
+            max_pages_per_day=each.budget or 0,
+            max_requests_per_day=0,
+        )
+        for each in hosts
+    }
+    policies = Policies(Policy(), entries=entries, global_qps=qps)
+    estimate = Estimate(lambda: policies, 600.0, most)
+    seen_at, free_at, events = 0.0, 0.0, [(0.0, place) for place in range(len(hosts))]
+    while events:
+        at, place = heapq.heappop(events)
+        while seen_at <= at:
+            yield seen_at, estimate.time_left(_observed(hosts, seen_at))
+            seen_at += 1.0
+        host = hosts[place]
+        if most is not None and sum(each.done for each in hosts) >= most:
+            break
+        if not host.queued or (host.budget is not None and host.done >= host.budget):
+            continue
+        if qps is not None and at < free_at:
+            heapq.heappush(events, (free_at, place))
+            continue
+        free_at = at + (1 / qps if qps else 0.0)
+        host.queued += (host.links.pop(0) if host.links else 0) - 1
+        host.done += 1
+        host.ready_at = at + max(dice.uniform(*host.pause), dice.uniform(0.5, 1.5) * host.latency)
+        heapq.heappush(events, (host.ready_at, place))
+    yield at, TimeLeft(0.0)
+
+
+def _observed(hosts: list[Simulated], at: float) -> Observed:
+    queues = [HostQueue(each.name, each.queued, 0, max(0.0, each.ready_at - at)) for each in hosts if each.queued]
+    queues = [
+        each
+        if (host := next(h for h in hosts if h.name == each.host)).budget is None or host.done < host.budget
+        else HostQueue(each.host, each.queued, 0, DAY)
+        for each in queues
+    ]
+    done = sum(each.done for each in hosts)
+    left = {each.name: None if each.budget is None else each.budget - each.done for each in hosts}
+    counts = Counts(sum(each.queued for each in hosts), 0, done, 0, len(hosts))
+    longest = sorted(queues, key=lambda each: -each.queued)[:50]
+    return Observed(at, at, counts, done, 0.0, longest, left)
+
+
+PAUSE = (1.5, 5.5)
+
+
+def sections(count: int, pages: int) -> list[int]:
+    return [count, *[pages] * count]
+
+
+CRAWLS = {
+    "one host": lambda: crawl([Simulated("a.example", 300, PAUSE)], qps=0.8),
+    "a slow host": lambda: crawl([Simulated("a.example", 200, PAUSE, latency=6.0)], qps=0.8),
+    "ten hosts": lambda: crawl([Simulated(f"{n}.example", 20 + 15 * n, (n, 2.0 * n)) for n in range(1, 11)]),
+    "many hosts, one rate": lambda: crawl([Simulated(f"{n}.example", 5 + n % 7, PAUSE) for n in range(120)], qps=2.0),
+    "budget": lambda: crawl([Simulated("a.example", 900, PAUSE, budget=100)], qps=0.8),
+    "two budgets": lambda: crawl(
+        [Simulated("a.example", 900, PAUSE, budget=100), Simulated("b.example", 400, (4, 8), budget=60)]
+    ),
+    "a growing queue": lambda: crawl([Simulated("a.example", 1, PAUSE, links=sections(12, 25))], qps=0.8),
+    "a growing queue, with a budget": lambda: crawl(
+        [Simulated("a.example", 1, PAUSE, budget=100, links=sections(30, 25))]
+    ),
+    "limited": lambda: crawl([Simulated(f"{n}.example", 200, (n, 2.0 * n)) for n in range(1, 6)], most=600),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CRAWLS)
+def test_the_time_left_is_within_30_percent_after_the_first_minute(kind: str) -> None:
+    """Of each kind of crawl; where the end of the queue is unknown, no time is told"""
+    told = list(CRAWLS[kind]())
+    end = told[-1][0]
+
+    judged = [(end - at, left.today) for at, left in told if at >= MINUTE and end - at > 30.0]
+    known = [(really, said) for really, said in judged if said is not None]
+    wrong = [(round(really), round(said)) for really, said in known if not 0.7 * really <= said <= 1.3 * really]
+    assert end > 3 * MINUTE
+    assert len(known) >= 0.6 * len(judged)
+    assert len(wrong) <= 0.05 * len(known), wrong
+    has_budget = "budget" in kind
+    assert all((left.in_all is not None) == has_budget for at, left in told[:-1] if at >= MINUTE and end - at > 30.0)
+
+
+def test_without_pauses_the_measured_rate_decides() -> None:
+    estimate = Estimate(lambda: Policies(Policy(qps=None, pause_min=0.0, pause_max=0.0), global_qps=None), 600.0, None)
+    queue = HostQueue("own.example", 1000, 0, 0.0)
+
+    told = [
+        estimate.time_left(
+            Observed(at, at, Counts(1000 - 10 * at, 0, 10 * at, 0, 1), 10 * at, 0.0, [queue], {"own.example": None})
+        )
+        for at in (0, 1, 2)
+    ]
+
+    assert told[0] == TimeLeft(None)
+    assert told[-1].today == pytest.approx(100.0, rel=0.05)
+    assert estimate.meter.rate == 10.0

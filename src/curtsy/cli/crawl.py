@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,10 +32,11 @@ from curtsy.cli.command import (
     worker_count,
 )
 from curtsy.cli.context import PATIENCE, CommandContext, Exit, handle_signals, leave, run
+from curtsy.cli.crawl_job import announcement, drop_unstarted, start_of, unsaved
 from curtsy.cli.get import cache_options, make_folder, url_lines
 from curtsy.cli.urls import ALLOW_HTTP, complete_lines, complete_urls
 from curtsy.core.crawl_messages import deaths_in_run, not_extracted_in_run
-from curtsy.core.errors import NotWritten, PolicyError, Reason
+from curtsy.core.errors import NotWritten, PolicyError, StoreError
 
 if TYPE_CHECKING:
     from curtsy.cli.report import LineDisplay
@@ -61,7 +62,12 @@ class CrawlArguments:
     client: dict[str, Any]
     """Arguments of `AsyncClient`."""
 
-    job: str | None = None
+    job: str = ""
+    """Name or folder of the job; empty if nothing is kept."""
+
+    is_named: bool = False
+    """True if the user named the job."""
+
     restart: bool = False
     files: dict[str, str] = field(default_factory=dict)
     """Paths and URLs of the outputs by kind (`outputs.KINDS`)."""
@@ -80,11 +86,11 @@ class CrawlArguments:
 HEADINGS = {
     "Which pages": "source scope domains match skip max_depth sitemaps max_sitemaps files obey_nofollow avoid_traps "
     "max_links_per_page requisites allow_http",
-    "When to stop": "max_pages max_pages_per_host max_time max_bytes patience",
+    "When to stop": "max_pages max_pages_per_host max_pages_per_day max_requests_per_day max_time max_bytes patience",
     "Where to write": "mirror out jsonl csv parquet warc skipped extract body main_text part_size part_time is_durable",
     "Which copies to keep": "obey_noindex obey_canonical drop_duplicates",
-    "Resume": "job restart",
-    "How to fetch": "max_in_flight workers cookies no_cache refresh",
+    "Resume": "job no_job restart",
+    "How to fetch": "max_in_flight workers render cookies no_cache refresh",
     "Report": "is_dry is_json metrics_port",
 }
 """Headings of the help, each with its parameters."""
@@ -125,6 +131,10 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
 @INPUT
 @click.option("--max-pages", "--limit", cls=OneName, type=ONE, metavar="N", help="Pages at most, over all runs.")
 @click.option("--max-pages-per-host", type=ONE, metavar="N", help="Pages of each host at most.")
+@click.option("--max-pages-per-day", type=ANY, metavar="N", help="Pages of a host and day, if the site agreed (100).")
+@click.option(
+    "--max-requests-per-day", type=ANY, metavar="N", help="Requests to a host and day, if the site agreed (200)."
+)
 @click.option("--max-links-per-page", type=ONE, metavar="N", help="Links of a page at most (20000).")
 @click.option("--max-depth", type=ANY, metavar="N", help="Links between a given URL and a page, at most.")
 @click.option("--match", multiple=True, metavar="REGEX", help="Fetch only URLs that match; repeatable.")
@@ -168,9 +178,10 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
 )  # fmt: skip
 @click.option(
     "--job", type=job_name, shell_complete=known_jobs, metavar="NAME",
-    help="Save the state under a name or in ./FOLDER, to resume.",
+    help="Save the state under this name or in ./FOLDER; without it, the job is named after the first URL.",
 )  # fmt: skip
-@click.option("--restart", is_flag=True, help="Restart the job.")
+@click.option("--no-job", is_flag=True, help="Save no state: the crawl cannot be resumed.")
+@click.option("--restart", is_flag=True, help="Begin again, even if the crawl is unfinished.")
 @click.option("--max-time", type=duration, metavar="TIME", help="Stop after 90s, 10m, 2h.")
 @click.option("--max-bytes", type=byte_count, metavar="SIZE", help="Stop after this many bytes: 20M, 1.5G.")
 @click.option("--patience", type=duration, metavar="TIME", help="Stop if the next host is due later than this (10m).")
@@ -197,7 +208,8 @@ def crawl(context: click.Context, /, **words: Any) -> Exit:
 
     Every request waits until robots.txt, the host's pace and daily budget, its breaker and the global rate allow it. A
     live view shows each host. A report at the end lists fetched and skipped pages, with reasons. Ctrl-C stops it
-    gracefully; with --job the same command resumes it, and no page is fetched twice.
+    gracefully. The same command resumes it, and no page is fetched twice; limits and outputs may differ. A finished
+    crawl starts anew, and does not download unchanged pages again.
 
     The exit code is 0 if pages were fetched, 3 if all were refused by rules, 22 if the only URL answered with an error,
     75 if the rest is due later (the message says when) or the disk stayed full, 74 if an output cannot be opened, was
@@ -208,17 +220,22 @@ def crawl(context: click.Context, /, **words: Any) -> Exit:
     if words["is_dry"]:
         from curtsy.cli.why import report_dry_run
 
-        return report_dry_run(given, wanted.seeds.head, wanted.options, wanted.job, wanted.restart, wanted.is_json)
+        return report_dry_run(
+            given, wanted.seeds.head, wanted.options, wanted.job or None, wanted.restart, wanted.is_json
+        )
     try:
         return run(lambda: _crawl(given, wanted))
     except NotWritten as error:  # before the first page
         console.say(str(error))
+        if wanted.job and not wanted.is_named:
+            drop_unstarted(wanted.job)
         return Exit.OUTPUT
 
 
 def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) -> CrawlArguments:
     """Combine the options. Raises UsageError for contradictions."""
     from curtsy.crawling.extract.scope import Scope
+    from curtsy.crawling.jobs import default_name
     from curtsy.crawling.options import CrawlOptions
 
     seeds = _seeds(given, words["urls"], words["source"], words["max_time"], words["allow_http"])
@@ -237,8 +254,8 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
         raise click.UsageError("--json and --jsonl - both write to standard output. Give --jsonl a file.")
     if words["body"] is not None and words["jsonl"] is None and words["parquet"] is None:
         raise click.UsageError("--body is for JSON lines and Parquet. Give --jsonl or --parquet too.")
-    if words["restart"] and words["job"] is None:
-        raise click.UsageError("--restart is for a job. Give --job too; a crawl without a job always starts over.")
+    if words["no_job"] and (words["restart"] or words["job"] is not None):
+        raise click.UsageError("--no-job saves no state, so --job and --restart have no use. Leave one of them out.")
     if words["no_cache"] and words["refresh"]:
         raise click.UsageError("--no-cache and --refresh exclude each other. Give one of them.")
     if words["workers"] != 1 and words["metrics_port"] is not None:
@@ -265,10 +282,18 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
     client |= cache_options(words["no_cache"], words["refresh"])
     if words["mirror"] is not None and given.settings().cache_mode == "normal":
         client = {"cache_mode": "revalidate"} | client  # the site says what has changed since the last run
+    client |= {name: words[name] for name in ("max_pages_per_day", "max_requests_per_day") if words[name] is not None}
+    name = words["job"] or ("" if words["no_job"] else default_name(seeds.head, made, _sources(words)))
     return CrawlArguments(
-        seeds, options, client, words["job"], words["restart"], files, writing, words["is_durable"], words["is_json"],
-        words["metrics_port"], words["workers"], arguments,
+        seeds, options, client, name, words["job"] is not None, words["restart"], files, writing, words["is_durable"],
+        words["is_json"], words["metrics_port"], words["workers"], arguments,
     )  # fmt: skip
+
+
+def _sources(words: dict[str, Any]) -> list[str]:
+    """Return the files of seeds; `-` is standard input."""
+    named = [] if words["source"] in (None, "-") else [str(Path(words["source"]).absolute())]
+    return ["-"] * ("-" in (words["source"], *words["urls"])) + named
 
 
 def _seeds(
@@ -292,30 +317,45 @@ def _seeds(
 
 
 async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
-    from curtsy.cli.report import open_display, resuming, watch
-    from curtsy.crawling.jobs import COMMAND
+    from curtsy.cli.report import exit_of, open_display, resuming, watch
+    from curtsy.crawling.jobs import COMMAND, RENEWING, folder_of, mark_unnamed
     from curtsy.crawling.outputs.skipped import Examples
     from curtsy.crawling.start import acrawl
     from curtsy.stores.sqlite_file import FileInUse
 
-    examples = Examples()
-    try:
-        crawl = acrawl(
-            wanted.seeds, job=wanted.job, restart=wanted.restart, outputs=[*outputs_of(wanted), examples],
-            durable=wanted.is_durable, workers=wanted.workers, **wanted.options, **wanted.client,
+    examples, outputs = Examples(), outputs_of(wanted)
+    start = start_of(
+        given, wanted.job, wanted.seeds.head, is_named=wanted.is_named, restart=wanted.restart, client=wanted.client
+    )
+
+    def opened() -> AsyncCrawl:
+        return acrawl(
+            wanted.seeds, outputs=[*outputs, examples], durable=wanted.is_durable, workers=wanted.workers,
+            **wanted.options, **{**wanted.client, **start.arguments()},
         )  # fmt: skip
+
+    try:
+        crawl = opened()
     except FileInUse as error:
-        console.say(f"the job {wanted.job} is already running: {error}")
+        apart = "" if wanted.is_named else " With --no-job, this command runs beside it."
+        console.say(f"{start.label} is already running: {error}{apart}")
         return Exit.LATER
+    except StoreError as error:
+        if (alone := unsaved(start, error)) is None:
+            raise
+        start, wanted = alone, replace(wanted, job="")
+        crawl = opened()
+    if wanted.job and not wanted.is_named:
+        mark_unnamed(folder_of(wanted.job))
     # JSON lines on the same terminal would garble a live view.
     is_live = sys.stderr.isatty() and not (wanted.files.get("jsonl") == "-" and sys.stdout.isatty())
     async with crawl:
-        announcement = await _announcement(crawl, wanted)
+        lines = await announcement(crawl, start, {output.name for output in outputs})
         await crawl.open()
-        for line in announcement:
+        for line in lines:
             console.say(line)
-        if wanted.job is not None:
-            await crawl.frontier.note({COMMAND: resuming(wanted.arguments)})
+        if wanted.job:
+            await crawl.frontier.note({COMMAND: resuming(wanted.arguments), RENEWING: bool(start.client)})
         with _metrics(crawl.client, wanted.metrics_port), open_display(is_live) as display:
             stopping = Stopping(crawl, display)
             summary = await watch(crawl, display, 0.25 if is_live else 1.0)
@@ -333,35 +373,6 @@ def outputs_of(wanted: CrawlArguments) -> list[Output]:
         if path != "-" and not is_url(path):
             make_folder(Path(path))
     return [open_output(f"{kind}:{path}", **wanted.writing) for kind, path in wanted.files.items()]
-
-
-async def _announcement(crawl: AsyncCrawl, wanted: CrawlArguments) -> list[str]:
-    """Return the messages on the job, the plan and the outputs, to be printed if the crawl starts."""
-    from curtsy.crawling.jobs import seeds_of
-
-    lines: list[str] = []
-    plan = await crawl.plan()
-    notes = await crawl.frontier.notes()
-    counts = await crawl.frontier.counts()
-    if counts.done or counts.queued or counts.failed:
-        done = f"{console.counted(counts.done, 'URL')} done"
-        waiting, new = counts.queued + counts.leased, len(set(crawl.seeds) - set(seeds_of(notes)))
-        if not waiting and not new:  # a user who changed a setting would expect new pages
-            return [
-                f"the job {wanted.job} is finished: {done}, {counts.failed:,} without a page. Known URLs are not "
-                "fetched again. To start over, use --restart and other outputs, or another --job."
-            ]
-        more = f", {console.counted(new, 'new start URL')}" if new else ""
-        lines.append(f"resuming the job {wanted.job}: {done}, {waiting:,} queued{more}.")
-        named = {output.name for output in outputs_of(wanted)}
-        for name in () if crawl.is_shared else notes:  # each worker of a shared job has its own outputs
-            kind, _, path = name.removeprefix("output:").partition(":")
-            if name.startswith("output:") and path and f"{kind}:{path}" not in named:
-                lines.append(f"the job wrote to {path} before, which is not named now: it will lack the new pages.")
-    lines.append(f"{plan.message}.")
-    if not wanted.files:
-        lines.append("no output is named, so pages are only cached. Use --out DIR, --jsonl FILE or --warc FILE.")
-    return lines
 
 
 @contextmanager
@@ -382,12 +393,12 @@ def _conclude(wanted: CrawlArguments, summary: CrawlSummary, examples: Examples,
     """Report the result as JSON or as text."""
     from curtsy.cli.report import end_message, headline, resume_hint, resuming, show_reasons, show_resting
 
-    is_resumable = wanted.job is not None and summary.queued
+    is_resumable = wanted.job and summary.queued
     resume = resuming(wanted.arguments, higher=summary.ended == "max_pages") if is_resumable else None
     if wanted.is_json:
         console.write_json(
             {
-                **summary.as_dict(), "message": summary.message, "job": wanted.job, "outputs": wanted.files,
+                **summary.as_dict(), "message": summary.message, "job": wanted.job or None, "outputs": wanted.files,
                 "written": {each.name: each.entries for each in summary.outputs},
                 "missing": {each.name: each.missing for each in summary.outputs if each.missing},
                 "examples": {
@@ -413,7 +424,7 @@ def _conclude(wanted: CrawlArguments, summary: CrawlSummary, examples: Examples,
             console.say(
                 f"{place} has {found.entries:,} of {found.entries + found.missing:,} entries: the output was cut or "
                 "removed after they were written, and URLs that are done are not fetched again. To get all pages, "
-                "start over with --restart and another output."
+                "start over with --restart."
             )
         elif path != "-" and (found.entries or summary.ended in ("done", "max_pages")):
             console.say(f"written to {place}.{_where_to_begin(kind, path, wanted.seeds.head)}")
@@ -468,25 +479,3 @@ class Stopping:
         else:
             leave()
         self._crawl.stop()
-
-
-def exit_of(summary: CrawlSummary, seeds: Sequence[str], is_interrupted: bool, is_shared: bool = False) -> Exit:
-    """Return the exit code of a crawl; single failed pages do not count.
-
-    A shared crawl without pages is fine: other workers may have fetched them all.
-    """
-    totals = summary.totals
-    if is_interrupted:
-        return Exit.INTERRUPTED
-    if summary.ended == "later":
-        return Exit.LATER
-    if summary.ended == "not_written" or summary.missing:
-        return Exit.OUTPUT
-    if totals.pages or is_shared:
-        return Exit.FINE
-    if totals.failed:
-        is_answered = all(reason.startswith(Reason.HTTP_STATUS) for reason in totals.failed)
-        return Exit.BAD_STATUS if is_answered and len(seeds) == 1 else Exit.ERROR
-    if totals.skipped:
-        return Exit.REFUSED
-    return Exit.FINE if summary.ended == "done" else Exit.ERROR  # no URL was fetched, failed or skipped

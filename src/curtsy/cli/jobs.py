@@ -45,8 +45,9 @@ STYLES = {"running": "green", "unfinished": "yellow", "done": "dim", "damaged": 
 def jobs() -> None:
     """List, show or remove crawls that can be resumed.
 
-    A crawl with --job NAME saves its queue and all seen URLs. After a stop or a kill, the same command resumes it. With
-    --store redis://… the jobs that many machines share are included.
+    A crawl saves its queue and all seen URLs under the name of --job, or else of its first URL. After a stop or a kill,
+    the same command resumes it. A job that you did not name is removed 30 days after its last run, and so are all but
+    the latest hundred. With --store redis://… the jobs that many machines share are included.
     """
 
 
@@ -140,7 +141,7 @@ def ls(given: CommandContext, is_json: bool) -> None:
         console.write_json(found)
         return
     if not found:
-        console.say("there are no jobs. curtsy crawl URL --job NAME starts one.")
+        console.say("there are no jobs. curtsy crawl URL starts one.")
         return
     terminal = console.out()
     figures = ("pages", "queued", "failed") if terminal.width >= NARROW else ("pages", "queued")

@@ -18,7 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from curtsy.cli import console
-from curtsy.core.crawl_messages import LIMITS, describe, reached
+from curtsy.cli.context import Exit
+from curtsy.core.crawl_messages import LIMITS, describe, reached, roughly
 from curtsy.core.errors import CurtsyError, Reason
 from curtsy.core.masking import mask_url
 from curtsy.core.time import span
@@ -258,8 +259,14 @@ def _figures(snapshot: CrawlSnapshot, since: float = 0.0) -> list[str]:
     found += [f"{snapshot.queued:,} queued", *_missing(snapshot.totals, before)]
     found.append(span(round(snapshot.elapsed + since)))
     if snapshot.time_left and snapshot.state not in tuple(Ended):
-        found.append(f"about {span(max(1.0, snapshot.time_left - since))} left")
+        found.append(left_words(snapshot.time_left - since, snapshot.time_left_in_all))
     return found
+
+
+def left_words(seconds: float, in_all: float | None) -> str:
+    """Return the time left in words; `in_all` if the budget of the day ends first, else None."""
+    left = f"about {span(max(1.0, seconds))} left"
+    return left if in_all is None else f"{left} today, {roughly(in_all)} in all"
 
 
 def line_of(snapshot: CrawlSnapshot) -> str:
@@ -328,13 +335,13 @@ def end_message(summary: CrawlSummary, options: Mapping[str, Any]) -> str:
     return reached(LIMITS[summary.ended], form(options[summary.ended]))
 
 
-def resume_hint(summary: CrawlSummary, job: str | None) -> str | None:
+def resume_hint(summary: CrawlSummary, job: str) -> str | None:
     """Return a sentence on how to resume; None if no URL is left. The command line belongs below it."""
     if not summary.queued:
         return None
     left = f"{console.counted(summary.queued, 'URL')} left"
-    if job is None:
-        return f"{left}, not saved. A crawl with --job NAME can be resumed."
+    if not job:
+        return f"{left}, not saved. A crawl without --no-job can be resumed."
     when = "" if summary.resume_in is None else f" in {span(summary.resume_in)}"
     return f"{left}, saved. Resume{' with a higher limit' if summary.ended == 'max_pages' else when}:"
 
@@ -352,3 +359,25 @@ def resuming(arguments: Sequence[str], *, higher: bool = False) -> str:
             each = str(2 * int(each))
         found.append(each)
     return f"curtsy {shlex.join(mask_url(each) for each in found)}"
+
+
+def exit_of(summary: CrawlSummary, seeds: Sequence[str], is_interrupted: bool, is_shared: bool = False) -> Exit:
+    """Return the exit code of a crawl; single failed pages do not count.
+
+    A shared crawl without pages is fine: other workers may have fetched them all.
+    """
+    totals = summary.totals
+    if is_interrupted:
+        return Exit.INTERRUPTED
+    if summary.ended == "later":
+        return Exit.LATER
+    if summary.ended == "not_written" or summary.missing:
+        return Exit.OUTPUT
+    if totals.pages or is_shared:
+        return Exit.FINE
+    if totals.failed:
+        is_answered = all(reason.startswith(Reason.HTTP_STATUS) for reason in totals.failed)
+        return Exit.BAD_STATUS if is_answered and len(seeds) == 1 else Exit.ERROR
+    if totals.skipped:
+        return Exit.REFUSED
+    return Exit.FINE if summary.ended == "done" else Exit.ERROR  # no URL was fetched, failed or skipped

@@ -21,9 +21,9 @@ from curtsy.core.time import span
 if TYPE_CHECKING:
     from curtsy.client import AsyncClient
     from curtsy.core.url import Url
+    from curtsy.crawling.estimate import CrawlPlan
     from curtsy.crawling.extract.scope import Scope
     from curtsy.crawling.jobs import Job
-    from curtsy.crawling.progress import CrawlPlan
     from curtsy.observe.why import Explanation, State
     from curtsy.stores import AsyncStore
 

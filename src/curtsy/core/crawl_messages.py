@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -324,6 +325,47 @@ def deaths_in_run(deaths: int) -> str:
     """Describe the worker processes that died during a crawl."""
     were = "1 worker process died and was" if deaths == 1 else f"{deaths} worker processes died and were"
     return f"{were} started again."
+
+
+def plan_message(
+    pages: int | None, stops: int | None, gap: float, seconds: float, in_all: float, *, setting: str, hosts: int,
+    resets_in: float, is_paused: bool,
+) -> str:  # fmt: skip
+    """Describe how long a crawl will take.
+
+    `pages` is its limit, `stops` the pages after which the budget of the day ends it; both None if there is no limit.
+    `seconds` is the time until then, `in_all` that for all pages. `is_paused`: the crawl waits for the next day.
+    """
+    pace = f"at this pace (a page every {span(gap)})" if gap else "without pauses"
+    if stops is None and pages is None:
+        return f"as many pages as there are, {pace}."
+    time = f"about {roughly(seconds)}"
+    if stops is None:
+        return f"up to {_pages(pages or 0)} {pace}{f': {time}' if gap else ''}."
+    limit = f"the daily limit for {'this host' if hosts == 1 else 'these hosts'} ({setting})"
+    days = math.floor((in_all - resets_in) / 86_400) + 1 + (stops > 0)
+    whole = "" if pages is None else f" {_pages(pages)} take {days:,} day{'s' * (days > 1)}."
+    option = f" If the site agreed to more: --{setting.replace('_', '-')} N."
+    if not stops:
+        then = "the crawl waits for that" if is_paused else "run the same command then"
+        return f"No page today: {limit} is used up, and reset in {span(resets_in)}; {then}.{whole}{option}"
+    verb, until = ("pauses", ", until the next day") if is_paused else ("stops", "")
+    if pages is None:
+        pace = f"as many pages as there are, {pace}. It {verb} after {_pages(stops)}"
+        return f"{pace}{f', {time}' if gap else ''}{until}: {limit}.{option}"
+    return f"This {verb} after {_pages(stops)}{f', {time}' if gap else ''}{until}: {limit}.{whole}{option}"
+
+
+def _pages(count: int) -> str:
+    return f"{count:,} {'page' if count == 1 else 'pages'}"
+
+
+def roughly(seconds: float) -> str:
+    """Format an estimate: in whole minutes from two minutes on, in whole days from two days on."""
+    for unit in (86_400, 3600, 60):
+        if seconds >= 2 * unit:
+            return span(round(seconds / unit) * unit)
+    return span(seconds)
 
 
 def crawl_end(ended: str, due: float | None = None) -> str:

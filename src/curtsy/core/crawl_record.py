@@ -67,7 +67,7 @@ class CrawlRecord(Record, frozen=True, tag="crawl"):
     """Pages per second, over the last minute."""
 
     seconds_left: float | None = None
-    """Seconds until the present queue is done; None if unknown."""
+    """Seconds until the present queue is done, or the budget of the day ends; None if unknown."""
 
     waiting_for: str | None = None
     """Description of the event that the whole crawl waits for; None if it does not wait."""
@@ -102,6 +102,9 @@ class CrawlRecord(Record, frozen=True, tag="crawl"):
 
     command: str = ""
     """Command line that resumes the job, secrets masked; empty if it was started by a Python program."""
+
+    seconds_left_in_all: float | None = None
+    """Seconds until all is done, if the budget of the day ends first; else None."""
 
     @property
     def is_running(self) -> bool:

@@ -17,14 +17,16 @@ from curtsy.core.crawl_record import MOST_HOSTS, MOST_SEEDS, CrawledHost, CrawlR
 from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.masking import mask_url
 from curtsy.core.time import SECOND, Now, span
+from curtsy.core.url import Url, parse_url
 from curtsy.crawling.committer import Committer, leftovers
 from curtsy.crawling.crawler import Crawler
+from curtsy.crawling.estimate import CrawlPlan, Estimate, Observed, TimeLeft, plan
 from curtsy.crawling.extract.scope import Scope
-from curtsy.crawling.frontier.protocol import AsyncFrontier, HostQueue, host_of
+from curtsy.crawling.frontier.protocol import AsyncFrontier, HostQueue
 from curtsy.crawling.jobs import COMMAND, EXTRACT, WorkerId, check_extract, check_seeds, extract_note, pages_in
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs.protocol import Output
-from curtsy.crawling.progress import CrawlPlan, CrawlSnapshot, CrawlSummary, CrawlTotals, RateMeter, plan, time_left
+from curtsy.crawling.progress import CrawlSnapshot, CrawlSummary, CrawlTotals, HostProgress
 from curtsy.crawling.results import CrawledPage
 from curtsy.crawling.seeds import Given, Seeds
 from curtsy.crawling.worker_pool import WorkerPool
@@ -88,7 +90,7 @@ class AsyncCrawl:
         is_shared = lease is not None
         self._pool = WorkerPool(workers, client, options, is_shared=is_shared) if workers > 1 else None
         self._crawler = Crawler(self._seeds, options, self._session, frontier, self._committer, lease, job, self._pool)
-        self._meter = RateMeter()
+        self._estimate = Estimate(lambda: self._session.policies, options.patience, options.max_pages)
         self._publisher = CrawlPublisher(self._session, job, name, lambda: self.seeds, self.snapshot)
         self._queues: list[HostQueue] = []
         """Host queues at the last snapshot. After the end: the remaining queues."""
@@ -161,7 +163,7 @@ class AsyncCrawl:
             await asyncio.shield(main)
 
     async def plan(self) -> CrawlPlan:
-        """Estimate pages and time before the start, without any request.
+        """Estimate pages and time before the start, without any request. Seeds that the settings refuse do not count.
 
         Raises PolicyError if the job began with other seeds or fields.
         """
@@ -172,7 +174,9 @@ class AsyncCrawl:
         pages = self.options.max_pages
         if pages is not None:  # minus the pages that the job has already
             pages = max(0, pages - pages_in(notes))
-        return await plan(self._session, dict.fromkeys(map(host_of, self.seeds)), pages)
+        parsed = (url for url in map(parse_url, self.seeds) if isinstance(url, Url))
+        hosts = dict.fromkeys(url.domain for url in parsed if self._session.refusal(url) is None)
+        return await plan(self._session, hosts, pages, self.options.patience)
 
     async def snapshot(self, hosts: int = 50) -> CrawlSnapshot:
         """Return the progress, with the state of at most `hosts` hosts."""
@@ -183,27 +187,44 @@ class AsyncCrawl:
     def last_snapshot(self, hosts: int = 50) -> CrawlSnapshot:
         """Return the progress without awaiting, with the host queues of the last snapshot."""
         crawler, counts = self._crawler, self._crawler.counts
-        now, queues, most = self._session.timers.now(), self._queues, self.options.max_pages
-        if most is not None:
-            most = max(0, most - self._committer.pages)
-        rate = self._meter.rate(now, self.totals.pages)
-        left = time_left(counts.queued, most, queues, self._session.policies, rate, self.options.patience)
+        now, queues = self._session.timers.now(), self._queues
+        rows = crawler.fetches.hosts.progress(queues, now, hosts)
+        left = self._time_left(now, rows)
         return CrawlSnapshot(
             state=self._state(),
             totals=self.totals,
             queued=counts.queued,
             in_flight=crawler.fetches.on_wire,
             hosts_seen=max(counts.hosts, crawler.fetches.hosts.count()),
-            rate=rate,
+            rate=self._estimate.meter.rate,
             elapsed=now - crawler.began_at,
-            time_left=left if self.summary is None else None,
+            time_left=left.today if self.summary is None else None,
+            time_left_in_all=left.in_all if self.summary is None else None,
             waiting_for=self._waiting_for(),
-            hosts=crawler.fetches.hosts.progress(queues, now, hosts),
+            hosts=rows,
             before=self._committer.before if self._committer.before.seconds else None,
             leased=counts.leased,
             oldest_lease=None if (oldest := crawler.fetches.oldest_at) is None else max(0.0, now - oldest),
             job_pages=self.frontier.pages,
         )
+
+    def _time_left(self, now: float, rows: Sequence[HostProgress]) -> TimeLeft:
+        """Measure the progress, and return the time left. `rows` are the hosts with the longest queues."""
+        limits = {each.host: (each.requests_left, each.pages_left) for each in rows}
+        lefts = {host: [each for each in both if each is not None] for host, both in limits.items()}
+        totals, before, most = self.totals, self._committer.before, self.options.max_time
+        done, cached = totals.pages - before.pages, totals.cached - before.cached
+        observed = Observed(
+            at=now,
+            epoch=self._session.epoch(),
+            counts=self._crawler.counts,
+            pages=self._committer.pages,
+            free=cached / done if done else 0.0,
+            queues=self._queues,
+            left={host: min(each) for host, each in lefts.items() if each},
+            ends_in=None if most is None else most - (now - self._crawler.began_at),
+        )
+        return self._estimate.time_left(observed)
 
     def _state(self) -> str:
         if self.summary is not None:
@@ -332,7 +353,6 @@ class AsyncCrawl:
 
     async def _measure(self) -> None:
         while True:
-            self._meter.mark(self._session.timers.now(), self.totals.pages)
             await self._report()
             await asyncio.sleep(EVERY)
 
@@ -447,6 +467,7 @@ class CrawlPublisher:
             bytes=totals.bytes,
             rate=snapshot.rate,
             seconds_left=snapshot.time_left,
+            seconds_left_in_all=snapshot.time_left_in_all,
             waiting_for=snapshot.waiting_for,
             hosts=tuple(hosts),
             ended=ended,

@@ -3,6 +3,7 @@
     <state>/jobs/<name>/frontier.sqlite    queue, known URLs and results
     <state>/jobs/<name>/spool/             pages of outputs in parts that are not stored yet (parts.py)
     <state>/jobs/<name>/worker, worker-1 … names of this machine's processes in a shared crawl (WorkerId)
+    <state>/jobs/<name>/unnamed            empty: the user did not choose the name
 
 The frontier of a shared job is in Redis, under the job's name. Its folder holds only the data of this machine. The
 frontier also stores the notes of a job: the named values below, and the end of each output (committer.py).
@@ -14,6 +15,7 @@ import contextlib
 import hashlib
 import re
 import shutil
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +29,8 @@ from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.masking import masked_repr
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.local import read_job, requeue_in
-from curtsy.crawling.frontier.protocol import Counts, Requeue
+from curtsy.crawling.frontier.protocol import Counts, Requeue, host_of
+from curtsy.crawling.options import DEFINING, CrawlOptions
 from curtsy.crawling.outputs.skipped import Examples, SkippedCsv
 from curtsy.crawling.progress import CrawlTotals, together
 from curtsy.stores.sqlite_file import FileInUse
@@ -57,6 +60,9 @@ COMMAND = "command"
 
 ENDED = "ended"
 """Reason for the end of the last run, as in its summary; empty if the job is running or was killed."""
+
+RENEWING = "renewing"
+"""True if the job started anew after it was finished, so that cached pages are revalidated."""
 
 TOTALS = "totals"
 """Totals of the job. In a shared job, each worker has its own note with this prefix."""
@@ -128,7 +134,16 @@ def pages_in(notes: Mapping[str, Any]) -> int:
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 
-FRONTIER, SPOOL = "frontier.sqlite", "spool"
+FRONTIER, SPOOL, UNNAMED = "frontier.sqlite", "spool", "unnamed"
+
+UNNAMED_KEPT = 30 * 86_400.0
+"""Seconds after its last change for which a job that the user did not name is kept."""
+
+MOST_UNNAMED = 100
+"""Maximum number of such jobs; those that changed last are kept."""
+
+LONGEST_HOST = 80
+"""Maximum length of the host in the name of such a job."""
 
 CLOCK_MARGIN = 60.0
 """Seconds by which the clock of a worker may differ from that of its server."""
@@ -184,6 +199,54 @@ def folder_of(job: str | Path) -> Path:
             f"job = {text!r} is not a name for a job. Use letters, digits, '.', '-' and '_', or give a folder: ./it."
         )
     return jobs_folder() / text
+
+
+def default_name(seeds: Sequence[str], options: CrawlOptions, sources: Sequence[str] = ()) -> str:
+    """Return the job name of a crawl without one: the first seed's host, and a digest of what is crawled.
+
+    Limits and outputs are not part of it. `sources` are files of seeds, of which then only the first counts.
+    """
+    what: dict[str, Any] = {name: getattr(options, name) for name in DEFINING}
+    what = {name: sorted(value) if isinstance(value, tuple) else value for name, value in what.items()}
+    what["seeds"] = [seeds[0], *sources] if sources else list(seeds)
+    digest = hashlib.blake2b(msgspec.json.encode(what, order="sorted"), digest_size=3).hexdigest()
+    host = re.sub(r"[^A-Za-z0-9.]+", "-", host_of(seeds[0])).strip("-.")[:LONGEST_HOST]
+    return f"{host or 'crawl'}-{digest}"
+
+
+def is_finished(job: Job, seeds: Sequence[str]) -> bool:
+    """Return whether a job of this machine has fetched all its URLs, and these seeds are among them."""
+    if job.counts is None or job.counts.queued or job.notes.get(ENDED) != "done":
+        return False
+    return set(seeds) <= set(seeds_of(job.notes))
+
+
+def output_ends(folder: Path | None) -> dict[str, Any]:
+    """Return the notes on the ends of a job's files, which a restart keeps; none of a new or damaged job.
+
+    Raises FileInUse if a process works on the job.
+    """
+    if folder is None or not (folder / FRONTIER).is_file():
+        return {}
+    try:
+        _, notes = read_job(folder / FRONTIER)
+    except FileInUse:
+        raise
+    except StoreError:
+        return {}
+    return {name: value for name, value in notes.items() if name.startswith("output:") and name.count(":") > 1}
+
+
+def mark_unnamed(folder: Path) -> None:
+    """Mark a job as one that the user did not name, and remove such jobs that are old or too many."""
+    with contextlib.suppress(OSError):
+        (folder / UNNAMED).touch()
+    others = [each.parent for each in jobs_folder().glob(f"*/{UNNAMED}") if (each.parent / FRONTIER).is_file()]
+    latest = sorted((each for each in others if each != folder), key=_changed_at, reverse=True)
+    for number, each in enumerate(latest, 2):
+        if number > MOST_UNNAMED or time.time() - _changed_at(each) > UNNAMED_KEPT:
+            with contextlib.suppress(StoreError, OSError):  # one that is running stays
+                remove(each)
 
 
 def jobs(place: Path | None = None) -> Iterator[Job]:
@@ -294,8 +357,8 @@ def remove(folder: Path) -> None:
     else:
         if job.is_running:
             raise StoreError(running_job(job.name))
-    for suffix in ("-wal", "-shm", "", ".lock"):
-        (folder / f"{FRONTIER}{suffix}").unlink(missing_ok=True)
+    for name in (*(f"{FRONTIER}{suffix}" for suffix in ("-wal", "-shm", "", ".lock")), UNNAMED):
+        (folder / name).unlink(missing_ok=True)
     forget_identities(folder)
     shutil.rmtree(folder / SPOOL, ignore_errors=True)
     with contextlib.suppress(OSError):  # a folder chosen by the user may hold other files

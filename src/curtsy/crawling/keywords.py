@@ -51,6 +51,7 @@ class CrawlKeywords(OptionKeywords, total=False):
     outputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Output]
     durable: bool
     client: AsyncClient | None
+    shared: bool
     lease: float
     workers: int | Literal["auto"]
     on_progress: Callable[[CrawlSnapshot], None] | None

@@ -17,6 +17,13 @@ MAX_LINKS = 20_000
 """Maximum links of one page, by default."""
 
 
+DEFINING = (
+    "scope", "domains", "match", "skip", "max_depth", "files", "requisites", "extract", "sitemaps", "obey_nofollow",
+    "obey_noindex", "obey_canonical", "drop_duplicates", "avoid_traps",
+)  # fmt: skip
+"""Options that define what is crawled. Others limit a run, or say what is written."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrawlOptions:
     """Options of a crawl. Pace, budget and robots.txt of a host are in its policy."""

@@ -1,9 +1,9 @@
-"""Progress of a crawl: its plan before the start, snapshots while it runs, its summary, and their counters."""
+"""Progress of a crawl: snapshots while it runs, its summary, and their counters."""
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from itertools import islice
 from typing import Any
@@ -12,15 +12,12 @@ import msgspec
 
 from curtsy.core.crawl_messages import crawl_end, describe, reached
 from curtsy.core.errors import REFUSALS, Reason
-from curtsy.core.host import Host, fresh, in_time
-from curtsy.core.policy import Policies, Policy
 from curtsy.core.result import FetchResult
-from curtsy.core.time import SECOND, Now, span
+from curtsy.core.time import span
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, HostQueue
 from curtsy.crawling.outputs.protocol import Written
 from curtsy.crawling.requisites import is_requisite
 from curtsy.crawling.results import Finished
-from curtsy.engine.session import Session
 
 
 class Ended(StrEnum):
@@ -141,7 +138,7 @@ class CrawlSnapshot(msgspec.Struct, frozen=True):
     """Duration of this run in seconds."""
 
     time_left: float | None
-    """Estimated seconds until the queue is empty; None if unknown."""
+    """Estimated seconds until the queue, a limit or the budget of the day ends; None if unknown."""
 
     waiting_for: str | None
     """Reason why the whole crawl waits, in words; None if it does not."""
@@ -160,6 +157,9 @@ class CrawlSnapshot(msgspec.Struct, frozen=True):
 
     job_pages: int = 0
     """Pages of all workers of a shared crawl; 0 in a crawl of one process."""
+
+    time_left_in_all: float | None = None
+    """Estimated seconds until the crawl is complete, if the budget of the day ends first; else None."""
 
 
 class CrawlSummary(msgspec.Struct, frozen=True):
@@ -231,73 +231,6 @@ class CrawlSummary(msgspec.Struct, frozen=True):
             "worker_deaths": self.worker_deaths,
             **{f"{name}_by_reason": dict(getattr(totals, name)) for name in ("skipped", "failed", "left_out")},
         }
-
-
-class CrawlPlan(msgspec.Struct, frozen=True):
-    """Estimate of a crawl before its start."""
-
-    pages: int | None
-    """Maximum pages; None if there is no limit."""
-
-    gap: float
-    """Average seconds between two requests to a host."""
-
-    seconds: float | None
-    """Duration for that many pages at that pace; None if there is no limit."""
-
-    allowed_today: int | None
-    """Pages left in today's budgets of the seeds' hosts; None if they are unlimited."""
-
-    message: str
-
-
-def gap_of(policy: Policy, crawl_delay: float = 0.0) -> float:
-    """Return the average seconds between two requests to a host: the maximum of all its delays (C1)."""
-    by_rate = 0.0 if policy.qps is None else 1 / policy.qps
-    return max(by_rate, (policy.pause_min + policy.pause_max) / 2, policy.delay, crawl_delay)
-
-
-def pages_left(policy: Policy, host: Host | None, now: Now) -> int | None:
-    """Return the pages left in a host's budget today; None if unlimited. One request is reserved for robots.txt."""
-    day = (fresh(now) if host is None else in_time(host, now)).spending(now, policy.calendar)
-    lefts = []
-    if policy.max_pages_per_day:
-        lefts.append(policy.max_pages_per_day - day.pages)
-    if policy.max_requests_per_day:
-        lefts.append(policy.max_requests_per_day - day.requests - (policy.respect_robots and not day.requests))
-    return max(0, min(lefts)) if lefts else None
-
-
-async def plan(session: Session, hosts: Iterable[str], pages: int | None) -> CrawlPlan:
-    """Estimate the duration of `pages` pages on these hosts by their policies and records, without any request."""
-    policies, now = session.policies, await session.store.now()
-    gaps, lefts, rates = [], [], []
-    for host in hosts:
-        policy = policies.of(host)
-        record = await session.store.read(policy.key_for(host))
-        gaps.append(gap_of(policy, 0.0 if record is None else record.crawl_delay / SECOND))
-        lefts.append(pages_left(policy, record, now))
-        if policy.global_rate and policies.overall.qps is not None:
-            rates = [policies.overall.qps]
-    if gaps and all(gaps):
-        rates.append(sum(1 / each for each in gaps))
-    gap, rate = max(gaps, default=0.0), min(rates, default=None)
-    allowed = None if None in lefts else sum(left or 0 for left in lefts)
-    pace = f"a page every {span(1 / rate)}" if rate is not None else "no pauses"
-    seconds = None if pages is None else 0.0 if rate is None else pages / rate
-    if pages is None:
-        message = f"as many pages as there are, at this pace: {pace}"
-    elif rate is None:
-        message = f"up to {_pages(pages)}, without pauses"
-    else:
-        message = f"up to {_pages(pages)} at this pace ({pace}): about {span(pages / rate)}"
-    if allowed is not None and (pages is None or allowed < pages):
-        message += f"; the budget allows {allowed:,} today"
-    return CrawlPlan(pages, gap, seconds, allowed, message)
-
-
-def _pages(count: int) -> str:
-    return f"{count:,} {'page' if count == 1 else 'pages'}"
 
 
 MOST_HOSTS = 100_000
@@ -376,7 +309,7 @@ class Hosts:
         if result is None:
             return
         reason, record = result.reason, result.record
-        if record.requests_left is not None:
+        if record.requests_left is not None or record.pages_left is not None:
             known.requests_left, known.pages_left = record.requests_left, record.pages_left
         if reason in _STATES:
             known.state, known.why = _STATES[reason], describe(reason).what
@@ -407,53 +340,3 @@ class Hosts:
         queued, wait = None if queue is None else queue.queued, None if state in ("done", "fetching") else next_in
         numbers = known.pages, known.errors, queued, wait, known.requests_left, known.pages_left
         return HostProgress(host, state, *numbers, known.why)
-
-
-MINUTE = 60.0
-
-MOST_MARKS = 600
-"""Maximum number of marks, because a fake clock may stand still while they are added."""
-
-
-class RateMeter:
-    """Page rate over the last minute."""
-
-    def __init__(self) -> None:
-        self._marks: deque[tuple[float, int]] = deque(maxlen=MOST_MARKS)
-        """Times with the number of pages at each."""
-
-    def mark(self, now: float, pages: int) -> None:
-        """Record the current number of pages."""
-        self._marks.append((now, pages))
-        while len(self._marks) > 2 and self._marks[0][0] < now - MINUTE:
-            self._marks.popleft()
-
-    def rate(self, now: float, pages: int) -> float:
-        """Return the pages per second over the last minute."""
-        if not self._marks:
-            return 0.0
-        then, before = self._marks[0]
-        return (pages - before) / (now - then) if now > then else 0.0
-
-
-def time_left(
-    queued: int, most: int | None, queues: Sequence[HostQueue], policies: Policies, rate: float, patience: float
-) -> float | None:
-    """Estimate the seconds until the queue, or `most` URLs of it, is done; None if unknown.
-
-    The estimate is the time of the slowest host, or of all hosts under their shared rate, whichever is longer. Without
-    pauses, it follows from the present rate. Hosts that are due after more than `patience` seconds are ignored.
-    """
-    soon = [each for each in queues if (each.due_in or 0.0) <= patience]
-    left = queued - sum(each.queued for each in queues if each not in soon)
-    left = left if most is None else min(left, most)
-    if left <= 0:
-        return 0.0
-
-    def needs(each: HostQueue) -> float:
-        gaps = min(each.queued, left) - (each.due_in is not None)  # the first request waits only until the host is due
-        return (each.due_in or 0.0) + max(0, gaps) * gap_of(policies.of(each.host))
-
-    by_host = max(map(needs, soon), default=0.0)
-    by_all = left / policies.global_qps if policies.global_qps else 0.0
-    return max(by_host, by_all) or (left / rate if rate > 0 else None)

@@ -16,17 +16,18 @@ from curtsy.client import AsyncClient, session_of
 from curtsy.core.errors import PolicyError
 from curtsy.core.setting import rule, suggested
 from curtsy.crawling.crawl import AsyncCrawl
+from curtsy.crawling.estimate import CrawlPlan
 from curtsy.crawling.extract.text import main_text
 from curtsy.crawling.filters import scope_of
 from curtsy.crawling.frontier.local import LocalFrontier
 from curtsy.crawling.frontier.protocol import AsyncFrontier
-from curtsy.crawling.jobs import FRONTIER, WorkerId, folder_of, spool_of
+from curtsy.crawling.jobs import FRONTIER, WorkerId, folder_of, output_ends, spool_of
 from curtsy.crawling.keywords import CrawlKeywords, OptionKeywords
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs import open_outputs
 from curtsy.crawling.outputs.parts import Parts
 from curtsy.crawling.outputs.protocol import FileOutput, Output
-from curtsy.crawling.progress import CrawlPlan, CrawlSnapshot, CrawlSummary
+from curtsy.crawling.progress import CrawlSnapshot, CrawlSummary
 from curtsy.crawling.results import CrawledPage
 from curtsy.crawling.seeds import Seeds
 from curtsy.crawling.worker_pool import check_workers, workers_of
@@ -51,6 +52,7 @@ def acrawl(
     outputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Output] = (),
     durable: bool = False,
     client: AsyncClient | None = None,
+    shared: bool = True,
     lease: float = SHARED_LEASE,
     workers: int | Literal["auto"] = 1,
     on_progress: Callable[[CrawlSnapshot], None] | None = None,
@@ -62,9 +64,9 @@ def acrawl(
     now. A later invalid one is skipped and reported in the summary.
 
     `job` is a name or a folder. A crawl with a job can be killed at any moment and resumes at its next start. Seeds
-    that do not belong to the job are refused (PolicyError). `restart` starts the job over. A job whose `store` is a
-    Redis server is shared: every machine that starts it takes part. The URLs of a dead machine wait for `lease`
-    seconds.
+    that do not belong to the job are refused (PolicyError). `restart` starts the job over, and continues its output
+    files. A job whose `store` is a Redis server is shared: every machine that starts it takes part, unless `shared` is
+    False. The URLs of a dead machine wait for `lease` seconds.
 
     `workers` is the number of processes on this machine that fetch and read pages, `auto` for one per core. Sites are
     divided among them. Outputs, limits and progress stay in this process. The client must be one that can be pickled.
@@ -92,7 +94,8 @@ def acrawl(
     try:
         if count > 1:
             check_workers(count, used, options.extract)
-        frontier, identity = _open_job(session_of(used), folder, writers, lease, durable=durable, restart=restart)
+        identity = _identity(session_of(used), folder if shared else None)
+        frontier = _open_job(session_of(used), folder, identity, writers, lease, durable=durable, restart=restart)
     except BaseException:
         if client is None:
             _close_later(used.close())
@@ -105,20 +108,25 @@ def acrawl(
 
 
 def _open_job(
-    session: Session, folder: Path | None, outputs: Sequence[Output], lease: float, *, durable: bool, restart: bool
-) -> tuple[AsyncFrontier, WorkerId | None]:
-    """Open the frontier of a crawl, and prepare its outputs; return the name of this process in a shared job."""
-    identity = _identity(session, folder)
+    session: Session, folder: Path | None, who: WorkerId | None, outputs: Sequence[Output], lease: float, *,
+    durable: bool, restart: bool,
+) -> AsyncFrontier:  # fmt: skip
+    """Open the frontier of a crawl, and prepare its outputs. `who` is this process in a shared job."""
     try:
-        _prepare(outputs, folder, identity, durable=durable, restart=restart)
-        frontier = _open_frontier(session, folder, identity, lease, restart)
-        if restart:
-            _discard_spools(outputs)
+        kept = output_ends(folder) if restart and who is None else {}
+        for output in outputs:  # only the ends of files are kept
+            if not isinstance(output, FileOutput):
+                kept.pop(f"output:{output.name}", None)
+        _prepare(outputs, folder, who, kept, durable=durable, restart=restart)
+        frontier = _open_frontier(session, folder, who, lease, kept, restart=restart)
+        for output in outputs:
+            if restart and isinstance(output, Parts) and f"output:{output.name}" not in kept:
+                output.discard_spool()
     except BaseException:
-        if identity is not None:
-            identity.close()
+        if who is not None:
+            who.close()
         raise
-    return frontier, identity
+    return frontier
 
 
 def _check_client(client: AsyncClient | None, settings: Mapping[str, Any]) -> None:
@@ -171,31 +179,39 @@ def _identity(session: Session, folder: Path | None) -> WorkerId | None:
 
 
 def _prepare(
-    outputs: Iterable[Output], folder: Path | None, who: WorkerId | None, *, durable: bool, restart: bool
-) -> None:
-    """Set how outputs are written and named. Before a restart deletes a job, raise NotWritten for unusable ones."""
+    outputs: Iterable[Output], folder: Path | None, who: WorkerId | None, kept: dict[str, Any], *, durable: bool,
+    restart: bool,
+) -> None:  # fmt: skip
+    """Set how outputs are written and named. Before a restart empties a job, raise NotWritten for unusable ones.
+
+    `kept` has the ends of the files that are continued. A file that is gone is not one of them.
+    """
     for output in outputs:
         if isinstance(output, FileOutput):
             output.is_durable = output.is_durable or durable
         if isinstance(output, Parts) and folder is not None:
             worker = "" if who is None else who.name
             output.place(spool_of(folder, output.name, worker), folder.name, worker)
-        if restart and isinstance(output, FileOutput):
+        if restart and (name := f"output:{output.name}") in kept:
+            assert isinstance(output, FileOutput)
+            if isinstance(output, Parts) or os.path.exists(output.file):
+                output.open(kept[name])
+                kept[name] = {**output.flush(), "lost": 0}  # what was lost does not belong to the new run
+                output.close()
+                continue
+            del kept[name]
+            output.check_new()
+        elif restart and isinstance(output, FileOutput):
             output.check_new()
         elif restart:
             output.open(None)
             output.close()
 
 
-def _discard_spools(outputs: Iterable[Output]) -> None:
-    for output in outputs:
-        if isinstance(output, Parts):
-            output.discard_spool()
-
-
 def _open_frontier(
-    session: Session, folder: Path | None, who: WorkerId | None, lease: float, restart: bool
-) -> AsyncFrontier:
+    session: Session, folder: Path | None, who: WorkerId | None, lease: float, kept: Mapping[str, Any], *,
+    restart: bool,
+) -> AsyncFrontier:  # fmt: skip
     """Open a frontier in memory, in a job's folder, or on the session's server for a shared job."""
 
     def concurrency(host: str) -> int | None:
@@ -204,7 +220,7 @@ def _open_frontier(
     url = session.store_url
     if folder is None or who is None or url is None:
         path = None if folder is None else folder / FRONTIER
-        return LocalFrontier(path, restart=restart, concurrency=concurrency, clock=session.timers.now)
+        return LocalFrontier(path, restart=restart, kept=kept, concurrency=concurrency, clock=session.timers.now)
     from curtsy.crawling.frontier.redis import RedisFrontier
 
     return RedisFrontier(url, folder.name, worker=who.name, concurrency=concurrency, lease=lease, restart=restart)

@@ -158,6 +158,9 @@ def _sum(records: Sequence[CrawlRecord], present: Sequence[CrawlRecord], states:
         rate=sum(each.rate for each in present),
         # Each worker estimates as if it were alone with the queue.
         seconds_left=1 / sum(1 / each for each in left) if left else latest.seconds_left,
+        seconds_left_in_all=max(
+            (each.seconds_left_in_all for each in present if each.seconds_left_in_all), default=None
+        ),
         waiting_for=latest.waiting_for if all(each.waiting_for for each in present) else None,
         seeds=tuple(seeds)[:MOST_SEEDS],
         hosts=_hosts(records),

@@ -13,13 +13,14 @@ from curtsy.core.setting import Rate
 from curtsy.core.statistics import StatisticsSnapshot
 from curtsy.core.time import Calendar, Now
 from curtsy.core.url import Url
+from curtsy.crawling.estimate import CrawlPlan
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.protocol import AsyncFrontier
 from curtsy.crawling.jobs import WorkerId
 from curtsy.crawling.keywords import CrawlKeywords, OptionKeywords
 from curtsy.crawling.options import ScopeKind
 from curtsy.crawling.outputs.protocol import Output, Written
-from curtsy.crawling.progress import CrawlPlan, CrawlSnapshot, CrawlTotals, Ended, HostProgress
+from curtsy.crawling.progress import CrawlSnapshot, CrawlTotals, Ended, HostProgress
 from curtsy.crawling.results import SkippedUrl
 from curtsy.crawling.seeds import Given, Seeds
 from curtsy.crawling.web_crawler import RobotsChecker

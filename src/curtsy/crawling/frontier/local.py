@@ -88,8 +88,8 @@ class _UsedSlots:
 class LocalFrontier:
     """Frontier of one process: in the SQLite file at `path`, or in memory if `path` is None.
 
-    One process at a time may open a file; a second process gets FileInUse. `restart` discards the file's contents. A
-    damaged file raises StoreError and is kept as it is: only `restart` replaces it.
+    One process at a time may open a file; a second process gets FileInUse. `restart` discards the file's contents,
+    except for the notes `kept`. A damaged file raises StoreError and is kept as it is: only `restart` replaces it.
     """
 
     def __init__(
@@ -97,11 +97,12 @@ class LocalFrontier:
         path: str | os.PathLike[str] | None = None,
         *,
         restart: bool = False,
+        kept: Mapping[str, Any] | None = None,
         concurrency: Concurrency = 1,
         lease: float = LEASE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._table = MemoryUrlTable() if path is None else SQLiteUrlTable(path, restart=restart)
+        self._table = MemoryUrlTable() if path is None else SQLiteUrlTable(path, restart=restart, kept=kept)
         self._concurrency = concurrency
         self._lease = round(lease * SECOND)
         self._clock = clock

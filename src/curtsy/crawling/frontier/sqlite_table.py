@@ -79,6 +79,9 @@ _LOG_PAGE = (
     "INSERT INTO logged (at, host, rank, page, secure, target)"
     " SELECT ?, host, rank, page, secure, target FROM urls WHERE id = ?"
 )
+_TABLES = ("hosts", "pages", "urls", "seen", "tries", "failures", "notes", "logged")
+"""Tables that a restart empties."""
+
 _LEAST = -(1 << 63)
 """Rank below all others."""
 
@@ -118,9 +121,9 @@ class _Row(msgspec.Struct, array_like=True, gc=False):
 
 
 class SQLiteUrlTable:
-    """URL table in a SQLite file. `restart` discards the file's contents."""
+    """URL table in a SQLite file. `restart` discards the file's contents, except for the notes `kept`."""
 
-    def __init__(self, path: str | os.PathLike[str], *, restart: bool) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, restart: bool, kept: Mapping[str, Any] | None = None) -> None:
         path = os.path.abspath(os.path.expanduser(path))
         self._file = _FrontierFile(path, FORMAT, patience=_LOCK_WAIT, exclusive=True)
         self._file.is_suspect = True  # damage is reported before anything is claimed
@@ -143,7 +146,9 @@ class SQLiteUrlTable:
         self._db: sqlite3.Connection
         """Connection of the current transaction."""
         try:
-            if restart:
+            if restart and kept:
+                self._empty(kept)
+            elif restart:
                 self._file.delete()
             [totals] = self._rows("SELECT added, done, failed FROM totals") or [None]
             self.totals = self._sound(msgspec.convert, totals, Totals)
@@ -151,6 +156,14 @@ class SQLiteUrlTable:
         except BaseException:
             self.close()
             raise
+
+    def _empty(self, kept: Mapping[str, Any]) -> None:
+        """Discard the contents in one transaction, so that a kill cannot lose the notes that are kept."""
+        with self._file.transaction() as self._db:
+            for table in _TABLES:
+                self._db.execute(f"DELETE FROM {table}")
+            self._db.execute("UPDATE totals SET added = 0, done = 0, failed = 0")
+            self.note(kept)
 
     @contextlib.contextmanager
     def transaction(self, undone: Callable[[], None]) -> Iterator[None]:

@@ -314,6 +314,7 @@ function makeCrawl(crawl) {
     put(parts.left, is_over ? words({ finished: "Finished", stopped: "Stopped" }, each.state)
       : silent > 30 ? `Not heard of for ${span(silent)}`
       : each.seconds_left !== null ? `About ${span(Math.max(0, each.seconds_left - silent))} left`
+        + (each.seconds_left_in_all === null ? "" : ` today, ${span(each.seconds_left_in_all)} in all`)
       : each.waiting_for ? `Waiting: ${each.waiting_for}` : "Running");
     const percent = each.state === "finished" ? 100 : Math.round(share * 100);
     parts.bar.style.width = `${percent}%`;

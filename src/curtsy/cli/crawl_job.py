@@ -1,0 +1,127 @@
+"""Job of `curtsy crawl`: resume it, or start it anew if it is finished, and what is said at its start and end."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from curtsy.cli import console
+from curtsy.core.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from curtsy.cli.context import CommandContext
+    from curtsy.crawling.crawl import AsyncCrawl
+
+
+@dataclass(frozen=True)
+class JobStart:
+    """Start of a crawl in its job."""
+
+    name: str
+    """Name or folder of the job; empty if nothing is kept."""
+
+    is_named: bool = False
+    """True if the user named it. Another is kept on this machine, even if the store is a server."""
+
+    restart: bool = False
+    is_anew: bool = False
+    """True if the job was finished, so that it starts anew."""
+
+    is_new: bool = False
+    """True if nothing of the job is kept yet."""
+
+    client: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the client that the job needs."""
+
+    @property
+    def label(self) -> str:
+        """Return the job in words."""
+        return f"the job {self.name}" if self.is_named else f"this crawl (job {self.name})"
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `acrawl`."""
+        return {"job": self.name or None, "restart": self.restart, "shared": self.is_named, **self.client}
+
+
+def start_of(
+    given: CommandContext, name: str, seeds: Sequence[str], *, is_named: bool, restart: bool, client: Mapping[str, Any]
+) -> JobStart:
+    """Return how a crawl starts: resumed, or anew if its job on this machine is finished.
+
+    A job that starts anew revalidates all cached pages, unless the user chose how copies are used.
+    """
+    from curtsy.crawling.jobs import FRONTIER, RENEWING, folder_of, is_finished, look
+    from curtsy.crawling.start import SHARED
+
+    settings = given.settings()
+    folder = folder_of(name) if name else None
+    is_shared = is_named and (settings.store or "").startswith(SHARED)
+    if folder is None or is_shared or restart or not (folder / FRONTIER).is_file():
+        is_new = folder is not None and not (folder / FRONTIER).exists()
+        return JobStart(name, is_named, restart, is_new=is_new)
+    try:
+        job = look(folder)
+    except StoreError:  # reported when the job is opened
+        return JobStart(name, is_named)
+    is_anew = is_finished(job, seeds)
+    is_free = settings.cache_mode == "normal" and client.get("cache_mode") is None and client.get("cache") is None
+    renews = is_free and (is_anew or bool(job.notes.get(RENEWING)))
+    return JobStart(name, is_named, is_anew, is_anew, client={"cache_mode": "revalidate"} if renews else {})
+
+
+async def announcement(crawl: AsyncCrawl, start: JobStart, outputs: Collection[str]) -> list[str]:
+    """Return the messages on the job and the plan. `outputs` are the names of the outputs."""
+    from curtsy.crawling.jobs import pages_in, seeds_of
+
+    lines: list[str] = []
+    plan, notes, counts = await crawl.plan(), await crawl.frontier.notes(), await crawl.frontier.counts()
+    if start.is_anew:
+        same = " Unchanged pages are not downloaded again." if start.client else ""
+        lines.append(f"{start.label} was finished, and starts anew.{same}")
+    if counts.done or counts.queued or counts.failed:
+        done = f"{console.counted(counts.done, 'URL')} done"
+        waiting, new = counts.queued + counts.leased, len(set(crawl.seeds) - set(seeds_of(notes)))
+        if crawl.is_shared and not waiting and not new:
+            return [
+                f"{start.label} is finished: {done}, {counts.failed:,} without a page. Known URLs are not fetched "
+                "again. To start over, use --restart and other outputs, or another --job."
+            ]
+        more = f", {console.counted(new, 'new start URL')}" if new else ""
+        lines.append(f"resuming {start.label}: {done}, {waiting:,} queued{more}. --restart begins again.")
+        for name in () if crawl.is_shared else notes:  # each worker of a shared job has its own outputs
+            kind, _, path = name.removeprefix("output:").partition(":")
+            if name.startswith("output:") and path and f"{kind}:{path}" not in outputs:
+                lines.append(f"the job wrote to {path} before, which is not named now: it will lack the new pages.")
+        most, pages = crawl.options.max_pages, pages_in(notes)
+        if most is not None and pages >= most:
+            return [*lines, f"the job has {console.counted(pages, 'page')} already: a higher --max-pages fetches more."]
+    if plan.message:
+        lines.append(plan.message)
+    if not outputs:
+        lines.append("no output is named, so pages are only cached. Use --out DIR, --jsonl FILE or --warc FILE.")
+    return lines
+
+
+def unsaved(start: JobStart, error: StoreError) -> JobStart | None:
+    """Report a job that cannot be created, and return a start without one; None if the user wants the job."""
+    from curtsy.crawling.jobs import folder_of, remove
+
+    if start.is_named or not start.is_new:
+        return None
+    with suppress(StoreError, OSError):
+        remove(folder_of(start.name))
+    console.say(f"{error} The crawl is not saved, so it cannot be resumed.")
+    return JobStart("")
+
+
+def drop_unstarted(name: str) -> None:
+    """Remove a job that the user did not name, if it has no URL because its crawl did not start."""
+    from curtsy.crawling.jobs import folder_of, look, remove, seeds_of
+
+    with suppress(StoreError):
+        job = look(folder_of(name))
+        if not job.is_running and not seeds_of(job.notes):
+            remove(folder_of(name))
