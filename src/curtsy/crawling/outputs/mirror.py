@@ -39,7 +39,7 @@ from curtsy.system.own_file import sync_folder
 
 _log: LibraryLogger = library_logger("crawl")
 
-STEP = 200
+STEP = 100
 """Files converted between two commits."""
 
 MOST_FOLDERS = 10_000
@@ -69,7 +69,7 @@ class Mirror(FileOutput):
         self._index = MirrorIndex(self.path)
         self._run = 0
         self._count = 0
-        """Number of files at the last flush."""
+        """Number of files."""
         self._missing = 0
         """Number of files that an earlier run has written to an index that is gone."""
         self._folders: set[str] = set()
@@ -85,12 +85,16 @@ class Mirror(FileOutput):
         with self._index.use():
             self._run = self._index.number("run") + 1 if before is None else before.run
             self._index.set_number("run", self._run)
-            self._missing = 0 if before is None else max(0, before.files - self._index.count())
+            self._count = self._index.count()
+        self._missing = 0 if before is None else max(0, before.files - self._count)
 
     def page(self, page: CrawledPage) -> None:
         """Write the file of a page, unless it is there already."""
-        with self._restored(), self._index.use():
-            self._take(page)
+        with self._restored():
+            with self._index.use():
+                content = self._take(page)
+            if content is not None:
+                self._write(*content)
 
     def requisite(self, page: CrawledPage) -> None:
         """Write the file of what a page needs."""
@@ -113,22 +117,30 @@ class Mirror(FileOutput):
     def finish(self, seconds: float | None) -> None:
         """Convert the links of all files that may lead to other files than before; at least one file."""
         until = math.inf if seconds is None else time.monotonic() + seconds
-        with self._restored(), self._index.use():
-            for place, file in enumerate(self._index.unconverted()):
-                if place and time.monotonic() >= until:
-                    _log.warning(
-                        f"The links of some files in {self.path} are not converted yet. The next run continues."
-                    )
-                    break
-                body = self._index.original(file)
-                assert body is not None
-                self._write(
-                    file.name, converted(body, file.content_type, _parsed(file.url), file.name, self._index.names)
-                )
-                self._index.set_converted(file.id)
-                if place % STEP == STEP - 1:
-                    self._index.commit()
-            self._index.commit()
+        after = -1
+        with self._restored():
+            while batch := self._unconverted(after):
+                for file in batch:
+                    if after >= 0 and time.monotonic() >= until:
+                        _log.warning(f"Not all links in {self.path} are converted yet. The next run continues.")
+                        self._index.commit()
+                        return
+                    self._convert(file)
+                    after = file.id
+                self._index.commit()
+
+    def _unconverted(self, after: int) -> list[MirrorFile]:
+        with self._index.use():
+            return self._index.unconverted(after, STEP)
+
+    def _convert(self, file: MirrorFile) -> None:
+        with self._index.use():
+            data = converted(
+                self._index.original(file), file.content_type, _parsed(file.url), file.name, self._index.names
+            )
+        self._write(file.name, data)
+        with self._index.use():
+            self._index.set_converted(file.id)
 
     def written(self) -> Written:
         """Return the number of its files."""
@@ -136,8 +148,6 @@ class Mirror(FileOutput):
 
     def _flush(self) -> dict[str, Any]:
         self._index.commit()
-        with self._index.use():
-            self._count = self._index.count()
         return {"run": self._run, "files": self._count + self._missing}
 
     def _close(self) -> None:
@@ -148,21 +158,23 @@ class Mirror(FileOutput):
         super().discard(why)
         self._index.close()
 
-    def _take(self, page: CrawledPage) -> None:
+    def _take(self, page: CrawledPage) -> tuple[str, bytes] | None:
+        """Add a page to the index; return the name and the content of its file, or None if that is there already."""
         url, index, sha = _parsed(page.url), self._index, hashlib.sha256(page.body).digest()
         name = self._name(url, page.content_type, sha)
         file = index.file_named(name)
         if file is not None and (file.sha, file.content_type) == (sha, page.content_type) and self._is_there(name):
             index.confirm(file, self._run)
             index.link(url.text, file.id)
-            return
+            return None
+        self._count += file is None
         body, is_converted = page.body, has_links(page.content_type, page.body)
         number = index.put(name, url.text, page.content_type, sha, self._run, body if is_converted else None)
         index.link(url.text, number)
         if is_converted:
             body = converted(body, page.content_type, url, name, index.names)
             index.set_converted(number)
-        self._write(name, body)
+        return name, body
 
     def _name(self, url: Url, content_type: str | None, sha: bytes) -> str:
         """Return the name of the file of a URL: that of an earlier run, or a new one.

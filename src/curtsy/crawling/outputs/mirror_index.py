@@ -69,12 +69,15 @@ class MirrorIndex:
 
     def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, INDEX)
-        self._file = SQLiteFile(self.path, FORMAT, patience=PATIENCE, exclusive=True)
+        self._file = self._closed_file()
         self._connection: sqlite3.Connection | None = None
+
+    def _closed_file(self) -> SQLiteFile:
+        return SQLiteFile(self.path, FORMAT, patience=PATIENCE, exclusive=True)
 
     def open(self) -> None:
         """Open the index, which is created if missing. Raises StoreError; FileInUse if another process has it."""
-        self._file = SQLiteFile(self.path, FORMAT, patience=PATIENCE, exclusive=True)
+        self._file = self._closed_file()
         with self._file.use() as connection:
             self._connection = connection
             connection.execute("BEGIN IMMEDIATE")
@@ -162,18 +165,16 @@ class MirrorIndex:
         """Record that the content of a file was received again in a run."""
         self._database.execute("UPDATE files SET run = ? WHERE id = ?", (run, file.id))
 
-    def original(self, file: MirrorFile) -> bytes | None:
-        """Return the body of a file as received; None if its links are not converted."""
+    def original(self, file: MirrorFile) -> bytes:
+        """Return the body, as received, of a file whose links are converted."""
         [kept] = self._database.execute("SELECT original FROM files WHERE id = ?", (file.id,)).fetchone()
-        return None if kept is None else zlib.decompress(kept)
+        return zlib.decompress(kept)
 
-    def unconverted(self) -> Iterator[MirrorFile]:
-        """Yield the files whose links may lead elsewhere since they were converted. They may be changed meanwhile."""
-        last, query = -1, f"SELECT {_COLUMNS} FROM files WHERE id > ? AND converted < ? AND original IS NOT NULL"
-        while found := self._database.execute(f"{query} ORDER BY id LIMIT 100", (last, self.changes)).fetchall():
-            for row in found:
-                yield MirrorFile(*row)
-            last = found[-1][0]
+    def unconverted(self, after: int, most: int) -> list[MirrorFile]:
+        """Return files whose links may lead elsewhere since they were converted: at most `most` after an id."""
+        query = f"SELECT {_COLUMNS} FROM files WHERE id > ? AND converted < ? AND original IS NOT NULL"
+        found = self._database.execute(f"{query} ORDER BY id LIMIT ?", (after, self.changes, most))
+        return [MirrorFile(*row) for row in found]
 
     def set_converted(self, file_id: int) -> None:
         """Record that the links of a file are converted by the present index."""
