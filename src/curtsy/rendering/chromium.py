@@ -101,12 +101,12 @@ class Chromium:
         async with self._places:
             why = ""
             for _ in range(2):  # the page itself need not be what ended the browser
-                seconds = max(0.0, min(self._seconds, until - loop.time()))
-                visit = Visit(
-                    effect, max_body, fetch, seconds=seconds, denies_third_party=self._denies_third_party,
-                    slot_of=self._slot_of,
-                )  # fmt: skip
                 async with self._browser() as running:
+                    seconds = max(0.0, min(self._seconds, until - loop.time()))
+                    visit = Visit(
+                        effect, max_body, fetch, seconds=seconds, denies_third_party=self._denies_third_party,
+                        slot_of=self._slot_of,
+                    )  # fmt: skip
                     try:
                         return await visit.run(running.browser)
                     except Error as error:

@@ -112,6 +112,8 @@ class Visit:
                 return self._end.result()
             if shown.done() and (error := shown.exception()) is not None:
                 raise error
+            if page.url == "about:blank":
+                return _failed(self._reply, "it was not shown in time")
             return await self._dom(page, self._seconds + GRACE - (time.monotonic() - began))
         finally:
             shown.cancel()
