@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import permutations
 from pathlib import Path
@@ -198,6 +199,23 @@ def test_the_pages_of_a_system_are_followed_and_their_other_views_are_not(system
 
     assert found == dict.fromkeys(followed)
     assert left == {link: reason for reason, links in skipped.items() for link in links}
+
+
+RECORDED = json.loads((Path(__file__).parent / "recorded_links.json").read_text())
+"""Links of pages that these systems served: by system, page and decision (`followed` or the reason)."""
+
+
+@pytest.mark.parametrize("system", RECORDED)
+def test_recorded_pages_of_a_system_are_followed_and_their_other_views_are_not(system: str) -> None:
+    """Issue 18, point 3"""
+    for page, links in RECORDED[system].items():
+        traps = Traps()
+        parent = f"https://a.org{page}"
+        assert {
+            link: str(traps.filters(f"https://a.org{link}", parent, 1, YEAR) or "followed")
+            for decision in links.values()
+            for link in decision
+        } == {link: name for name, decision in links.items() for link in decision}
 
 
 def test_an_order_is_skipped_only_on_its_own_page_and_kept_from_page_to_page() -> None:

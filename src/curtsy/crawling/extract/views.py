@@ -20,6 +20,12 @@ MAX_DATES = 50
 _ANY = ".*"
 _SHA = "[0-9a-f]{40}"
 _YES = "|1|true|yes|y|on"
+_SPECIAL = (
+    "special:(?:blocklist|comparepages|contributions|createaccount|deletepage|diff|editpage|expandtemplates|export|log"
+    "|mycontributions|mytalk|newsection|pagehistory|pageinfo|passwordreset|permanentlink|protectpage|purge"
+    "|random(?:incategory|redirect)?|recentchanges(?:linked)?|redirect|search|undelete|userlogin|userrights|whatlinkshere)"
+)
+"""Special pages of MediaWiki that are forms, logs, or redirect at random."""
 
 PARAMETERS = {
     OutOfScope.SORT_ORDER: {
@@ -29,7 +35,8 @@ PARAMETERS = {
         "asc desc ascending descending": "[01]|true|false",
         "dir direction": "a|d|asc|desc|ascending|descending",
         "c": "[nmsd]",  # Apache, nginx
-        "o": "[ad]",
+        "o": "[ad]|age|descr|owner|project",  # Apache, nginx; gitweb
+        "s": "desc|idle|name|owner",  # cgit
         "sk": "[a-z]",  # phpBB
         "sd": "[ad]",
     },
@@ -50,7 +57,7 @@ PARAMETERS = {
         "do": "admin|backlink|draft|edit|index|login|logout|media|profile|recent|register|resendpwd|subscribe",
         "mode": "compose|contact|contactadmin|delete|edit|email|forward|login|logout|post|quote|register|reply|report"
         "|sendpassword",
-        "title": "special:(?:contributions|createaccount|log|recentchangeslinked|userlogin|whatlinkshere)(?:/.*)?",
+        "title": f"{_SPECIAL}(?:/.*)?",
     },
     OutOfScope.OLD_VERSION: {
         "diff oldid r1 r2 rev_id": _ANY,
@@ -58,7 +65,7 @@ PARAMETERS = {
         "action": "annotate|credits|diff|history|info|raw|render",
         "do": "diff|revisions|export_[a-z]+",
         "a": "blame|blobdiff|blobdiff_plain|commitdiff|commitdiff_plain|history|snapshot",  # gitweb
-        "h hb hp hpb id2": _SHA,
+        "hb hp hpb id2": _SHA,
     },
 }
 """For each reason: names of parameters, and a pattern for the whole value. Case is ignored."""
@@ -69,13 +76,12 @@ FILTER_BEGINS = ("attribute_", "f[", "f%5b", "facet[", "facet%5b", "facet_", "fi
 MOST_FILTERS = 1
 """Filters of one URL: each combination of two or more is one of an endless series."""
 
-TOOLS = (
-    r"/(?:mcp|posting|ucp|wp-login|wp-signup)\.php(?:\?|$)|/wp-admin/"
-    r"|[/:]special:(?:contributions|createaccount|log|recentchangeslinked|userlogin|whatlinkshere)(?:/|$)"
-)
+TOOLS = rf"/(?:api|mcp|posting|ucp|wp-login|wp-signup)\.php(?:\?|$)|/wp-admin/|[/:]{_SPECIAL}(?:[/?]|$)"
 VERSIONS = (
     rf"/(?:archive|blame|blob|raw|src|tree|\+)/{_SHA}(?:/|$)|/\+(?:archive|blame|log)/"
-    rf"|/(?:tree|log|diff|patch|plain|blame|snapshot)/[^?]*\?(?:[^?]*&)?id={_SHA}"
+    rf"|/(?:tree|log|diff|patch|plain|blame|refs|snapshot|commit/[^?]+)/?[^?]*\?(?:[^?]*&)?id={_SHA}"
+    r"|/(?:blame|commit|diff|log|patch|plain|refs|snapshot|stats|tree)/[^?]*\?(?:[^?]*&)?h=[^&]"
+    rf"|(?<!a=commit)[?&;]h={_SHA}(?!.*[&;]hb=(?!{_SHA}))"  # gitweb; the files of a branch have hb=HEAD
     r"|/wiki/[^?]*\?(?:[^?]*&)?version=[0-9]+(?:&|$)"
 )
 """Patterns of a URL that is a page tool or an old version."""
@@ -110,16 +116,19 @@ def view(url: str, page: str = "", depth: int = 0, year: int = 9999) -> OutOfSco
     rest = url[8:]
     if (":" in rest or ".php" in rest or "/wp-" in rest) and _TOOLS.search(url):  # `in` is faster than a pattern
         return OutOfScope.PAGE_TOOL
-    if (len(rest) > 48 or "/+" in rest or "version=" in query) and _VERSIONS.search(url):  # a hash has 40 characters
+    # A hash has 40 characters.
+    if (len(rest) > 48 or "/+" in rest or "version=" in query or "h=" in query) and _VERSIONS.search(url):
         return OutOfScope.OLD_VERSION
     found = _DATE.search(path) if path[-1:].isdigit() or path[-2:-1].isdigit() else None
     if not mark and found is None:
         return None
     pairs = _pairs(query)
-    reason = _of_parameters(pairs, page if page.partition("?")[0] == path else None)
+    is_same = page.partition("?")[0].rstrip("/") == path.rstrip("/")
+    reason = _of_parameters(pairs, page if is_same else None)
     if reason is None:
         dates = [found[1]] if found else []
-        dates += [date[1] for name, value in pairs if name in _DATE_NAMES and (date := _DATE_VALUE.fullmatch(value))]
+        days = [value for name, value in pairs if name in _DATE_NAMES or (name == "from" and "-" in value)]
+        dates += [date[1] for value in days if (date := _DATE_VALUE.fullmatch(value))]
         if dates and (int(max(dates)) > year + 1 or (depth > MAX_DATES and _shape(url) == _shape(page))):
             reason = OutOfScope.CALENDAR
     return reason
