@@ -157,7 +157,7 @@ async def test_the_limit_and_the_depth_are_for_pages_and_what_they_need_is_fetch
 
     limited = await mirror(site, tmp_path / "limited", max_pages=1, max_pages_per_host=1)
     shallow = await mirror(site, tmp_path / "shallow", max_depth=0)
-    budget = await mirror(site, tmp_path / "budget", max_pages_per_day=1, patience=30)
+    budget = await mirror(site, tmp_path / "budget", max_pages_per_day=1, concurrency=1)
 
     assert {(each["fetched"], each["requisites"]) for each in (limited, shallow, budget)} == {(1, 6)}
     assert [each["ended"] for each in (limited, shallow, budget)] == ["max_pages", "done", "later"]
