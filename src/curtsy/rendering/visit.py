@@ -84,7 +84,7 @@ class Visit:
         self._tasks: set[asyncio.Task[None]] = set()
         """Answers to the browser's requests."""
         self.is_stuck = False
-        """True if the browser could not close the page."""
+        """True if the browser hangs, or could not close the page."""
 
     async def run(self, browser: Browser) -> Reply:
         """Render the page. Raises an Error of Playwright if the browser has ended."""
@@ -94,7 +94,11 @@ class Visit:
             user_agent=agent, service_workers="block", accept_downloads=False, viewport=_VIEW
         )
         try:
-            return await self._shown(context, began)
+            async with asyncio.timeout(self._seconds + 2 * GRACE):
+                return await self._shown(context, began)
+        except TimeoutError:
+            self.is_stuck = True
+            return _failed(self._reply, "the browser hangs")
         finally:
             await self._leave(context)
 
