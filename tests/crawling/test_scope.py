@@ -284,6 +284,16 @@ def test_a_redirect_out_of_a_prefix_opens_one_page_and_not_the_host() -> None:
 # Changes
 
 
+def test_the_scope_of_a_job_of_an_earlier_version_is_the_same() -> None:
+    """Issue 18, 4: its notes have the old name of max_depth"""
+    now = around("site", "https://example.org/", max_depth=2)
+    noted = {**now.as_plain(), "depth": 2}
+    noted.pop("max_depth", None)
+
+    assert now.changes(noted) == []
+    assert Scope.from_plain(noted) == now
+
+
 def test_a_changed_scope_is_said(snapshot: Snapshot) -> None:
     """Issue 5: "a changed scope is said" """
     old = around("site", "https://example.org/", match="/a/", max_depth=3)

@@ -121,6 +121,10 @@ class FetchState(msgspec.Struct):
             return left
         return max_wait if left is None else min(left, max_wait)
 
+    def limits_of(self, policy: Policy) -> Policy:
+        """Return the policy of the host, with the caller's timeout for each attempt if there is one."""
+        return policy if self.ask.timeout is None else policy.replace(timeout=self.ask.timeout)
+
     def time_for(self, seconds: float) -> tuple[float, float | None]:
         """Return the timeout of a request in seconds, limited to the time left and at least 1 ms; and the time left."""
         left = self.left()

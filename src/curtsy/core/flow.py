@@ -304,7 +304,7 @@ def exchange(request: Request, found: Freshness, policy: Policy, state: FetchSta
     if not isinstance(permission, Permission):
         return permission
     sent = found.conditional(request) if isinstance(found, Stale) else request
-    limits = policy if state.ask.timeout is None else policy.replace(timeout=state.ask.timeout)
+    limits = state.limits_of(policy)
     last: Reply | None = None
     while True:
         enter, began = state.enter(url, policy, page=is_page, crawl_delay=permission.crawl_delay), state.world.now()

@@ -8,13 +8,11 @@ from typing import Annotated, Any, Literal
 
 from curtsy.core.errors import PolicyError
 from curtsy.core.setting import Range, check_fields, rule
+from curtsy.crawling.extract.fields import fields_of
+from curtsy.crawling.extract.page import MAX_LINKS
 from curtsy.engine.arguments import check_parts
 
 ScopeKind = Literal["host", "site", "domains", "prefix", "any"]
-
-
-MAX_LINKS = 20_000
-"""Maximum links of one page, by default."""
 
 
 DEFINING = (
@@ -113,8 +111,6 @@ class CrawlOptions:
                 object.__setattr__(self, name, tuple(given))
         check_fields(self)
         if isinstance(self.extract, Mapping):
-            from curtsy.crawling.extract.fields import fields_of
-
             object.__setattr__(self, "extract", dict(self.extract))
             fields_of(self.extract)
         else:

@@ -17,7 +17,9 @@ from curtsy.core.url import Url, parse_url
 from curtsy.crawling.extract.links import Joiner, KnownHrefs
 from curtsy.crawling.extract.markup import Scan
 from curtsy.crawling.extract.tokens import TITLE, attributes, from_octets, plain_text
-from curtsy.crawling.options import MAX_LINKS
+
+MAX_LINKS = 20_000
+"""Maximum links of one page, by default."""
 
 XHTML = "application/xhtml+xml"
 HTML = frozenset({"text/html", XHTML})
