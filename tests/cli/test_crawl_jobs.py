@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from curtsy.crawling.frontier.sqlite_table import SQLiteUrlTable
-from curtsy.crawling.jobs import FRONTIER, UNNAMED, default_name, folder_of, jobs_folder, mark_unnamed
+from curtsy.crawling.jobs import FRONTIER, UNNAMED, default_name, folder_of, jobs_folder, mark_named, mark_unnamed
 from curtsy.crawling.options import DEFINING, CrawlOptions
 from tests.cli.crawling import line_with, linked, numbers
 from tests.cli.shell import Shell
@@ -230,7 +230,8 @@ def test_old_crawls_without_a_name_are_removed(nothing_from_outside: None) -> No
         os.utime(folder / FRONTIER, (now - days * 86_400,) * 2)
     SQLiteUrlTable(folder_of("now") / FRONTIER, restart=False).close()
 
+    mark_named(folder_of("n119"))  # by --job
     mark_unnamed(folder_of("now"))
 
     left = {path.name for path in jobs_folder().iterdir()}
-    assert left == {"named", "now", "recent", *(f"n{number}" for number in range(98))}
+    assert left == {"named", "n119", "now", "recent", *(f"n{number}" for number in range(98))}

@@ -318,7 +318,7 @@ def _seeds(
 
 async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
     from curtsy.cli.report import exit_of, open_display, resuming, watch
-    from curtsy.crawling.jobs import COMMAND, RENEWING, folder_of, mark_unnamed
+    from curtsy.crawling.jobs import COMMAND, RENEWING, folder_of, mark_named, mark_unnamed
     from curtsy.crawling.outputs.skipped import Examples
     from curtsy.crawling.start import acrawl
     from curtsy.stores.sqlite_file import FileInUse
@@ -345,8 +345,8 @@ async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
             raise
         start, wanted = alone, replace(wanted, job="")
         crawl = opened()
-    if wanted.job and not wanted.is_named:
-        mark_unnamed(folder_of(wanted.job))
+    if wanted.job:
+        (mark_named if wanted.is_named else mark_unnamed)(folder_of(wanted.job))
     # JSON lines on the same terminal would garble a live view.
     is_live = sys.stderr.isatty() and not (wanted.files.get("jsonl") == "-" and sys.stdout.isatty())
     async with crawl:

@@ -238,7 +238,10 @@ def output_ends(folder: Path | None) -> dict[str, Any]:
 
 
 def mark_unnamed(folder: Path) -> None:
-    """Mark a job as one that the user did not name, and remove such jobs that are old or too many."""
+    """Mark a job as one that the user did not name, and remove such jobs that are old or too many.
+
+    The mark ends when the user names the job (`mark_named`).
+    """
     with contextlib.suppress(OSError):
         (folder / UNNAMED).touch()
     others = [each.parent for each in jobs_folder().glob(f"*/{UNNAMED}") if (each.parent / FRONTIER).is_file()]
@@ -247,6 +250,12 @@ def mark_unnamed(folder: Path) -> None:
         if number > MOST_UNNAMED or time.time() - _changed_at(each) > UNNAMED_KEPT:
             with contextlib.suppress(StoreError, OSError):  # one that is running stays
                 remove(each)
+
+
+def mark_named(folder: Path) -> None:
+    """Keep a job until the user removes it."""
+    with contextlib.suppress(OSError):
+        (folder / UNNAMED).unlink(missing_ok=True)
 
 
 def jobs(place: Path | None = None) -> Iterator[Job]:
