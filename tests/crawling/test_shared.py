@@ -122,7 +122,7 @@ def crawl_through_kills_and_hiccups(
     budget = pages + 1 + max(kills, 10)
     options: dict[str, Any] = {
         **MANNERS, "seeds": build(site, pages, hosts=hosts), "store": store, "lease": lease, "global_qps": rate,
-        "max_requests_per_day": budget, "timeout": 5.0, "robots_timeout": 5.0,
+        "max_requests_per_day": budget, "timeout": 10.0, "robots_timeout": 10.0,
     }  # fmt: skip
     files = [folder / f"{number}.jsonl" for number in range(8)]
 
