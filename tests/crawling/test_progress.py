@@ -130,6 +130,7 @@ CRAWLS = {
     "a growing queue, with a budget": lambda: crawl(
         [Simulated("a.example", 1, PAUSE, budget=100, links=sections(30, 25))]
     ),
+    "an endless site, limited": lambda: crawl([Simulated("a.example", 1, PAUSE, links=[3] * 200)], most=120),
     "limited": lambda: crawl([Simulated(f"{n}.example", 200, (n, 2.0 * n)) for n in range(1, 6)], most=600),
 }  # fmt: skip
 

@@ -337,10 +337,15 @@ class Estimate:
     def _left(self, now: Observed, hosts: Sequence[Outlook], policies: Policies) -> TimeLeft:
         meter = self.meter
         most = math.inf if self._most is None else max(0, self._most - now.pages) / meter.page_share
+        # A queue that grows as fast as it is worked off does not end before a limit of pages or a budget does.
+        is_endless = meter.growth >= 1 and all(math.isfinite(min(most, each.today)) for each in hosts)
+        if is_endless:
+            hosts = [each._replace(queued=max(each.queued, min(most, each.today))) for each in hosts]
         goal, left = forecast(hosts, most, policies.global_qps)
         if left.today is None or not goal:
             return TimeLeft(0.0, left.in_all)
-        growth = max(0.0, meter.growth) if goal < most and left.in_all is None else 0.0  # else a limit ends it first
+        is_open = goal < most and left.in_all is None and not is_endless  # else a limit ends it first
+        growth = max(0.0, meter.growth) if is_open else 0.0
         if growth >= GROWING:
             return TimeLeft(now.ends_in)
         # The growth may have just ended, or go on: between both, the error is at most GROWING / 2.
