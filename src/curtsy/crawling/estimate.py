@@ -178,6 +178,13 @@ def _time_for(hosts: Sequence[Outlook], goal: float) -> float:
     return late
 
 
+def _outlook(policy: Policy, record: Host | None, now: Now, pages: int) -> Outlook:
+    """Return the outlook of a host that has this many pages to fetch."""
+    left, _, resets_in = pages_left(policy, record, now)
+    gap, daily = gap_of(policy, 0.0 if record is None else record.crawl_delay / SECOND), per_day(policy)
+    return Outlook(pages, gap, 0.0, math.inf if left is None else left, math.inf if daily is None else daily, resets_in)
+
+
 async def plan(session: Session, hosts: Iterable[str], pages: int | None, patience: float) -> CrawlPlan:
     """Estimate the duration of `pages` pages on these hosts by their policies and records, without any request.
 
@@ -185,22 +192,15 @@ async def plan(session: Session, hosts: Iterable[str], pages: int | None, patien
     empty.
     """
     policies, now = session.policies, await session.store.now()
-    outlooks: list[Outlook] = []
-    setting, qps = "", None
-    for host in hosts:
-        policy = policies.of(host)
-        record = await session.store.read(policy.key_for(host))
-        left, limit, resets_in = pages_left(policy, record, now)
-        gap, daily = gap_of(policy, 0.0 if record is None else record.crawl_delay / SECOND), per_day(policy)
-        today = math.inf if left is None else left
-        outlooks.append(Outlook(pages or 0, gap, 0.0, today, math.inf if daily is None else daily, resets_in))
-        setting = setting or limit
-        if policy.global_rate and policies.overall.qps is not None:
-            qps = policies.overall.qps
+    rules = [(host, policies.of(host)) for host in hosts]
+    found = [(policy, await session.store.read(policy.key_for(host))) for host, policy in rules]
+    if not found:
+        return CrawlPlan(0, 0.0, 0.0, 0, "")
+    outlooks = [_outlook(policy, record, now, pages or 0) for policy, record in found]
+    setting = next((limit for each in found if (limit := pages_left(*each, now)[1])), "")
+    qps = policies.overall.qps if any(policy.global_rate for policy, _ in found) else None
     gaps, today = [each.gap for each in outlooks], sum(each.today for each in outlooks)
     allowed = None if math.isinf(today) else round(today)
-    if not outlooks:
-        return CrawlPlan(0, 0.0, 0.0, 0, "")
     rate = min(sum(1 / each if each else math.inf for each in gaps), math.inf if qps is None else qps)
     stops = allowed if allowed is not None and (pages is None or allowed < pages) else None
     count = pages if stops is None else stops

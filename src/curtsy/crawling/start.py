@@ -86,8 +86,7 @@ def acrawl(
     if options.main_text is not None:
         main_text(b"<p>", "text/html", reader=options.main_text)
     writers, count = open_outputs(outputs), workers_of(workers)
-    if options.requisites == "none" and any(isinstance(each, FileOutput) and each.needs_requisites for each in writers):
-        options = dataclasses.replace(options, requisites="site")
+    options = _with_requisites(options, writers)
     folder = None if job is None else folder_of(Path(job) if isinstance(job, os.PathLike) else job)
     settings["max_in_flight"] = max(options.max_in_flight, _most_connections())
     used = client or AsyncClient(**settings)
@@ -105,6 +104,12 @@ def acrawl(
         lease=None if identity is None else lease, who=identity, owns_client=client is None, workers=count,
         on_progress=on_progress,
     )  # fmt: skip
+
+
+def _with_requisites(options: CrawlOptions, outputs: Sequence[Output]) -> CrawlOptions:
+    """Return the options; requisites of pages are fetched if an output needs them."""
+    is_needed = any(isinstance(each, FileOutput) and each.needs_requisites for each in outputs)
+    return dataclasses.replace(options, requisites="site") if is_needed and options.requisites == "none" else options
 
 
 def _open_job(
