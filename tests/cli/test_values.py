@@ -73,7 +73,7 @@ def test_every_reason_has_an_exit_code_and_knowing_when_makes_it_a_later() -> No
     assert {reason for reason, code in found.items() if code is Exit.REFUSED} == {
         Reason.DOMAIN_DENIED, Reason.PATH_DENIED, Reason.ADDRESS_REFUSED, Reason.ROBOTS_DISALLOWED,
         Reason.ROBOTS_UNREACHABLE, Reason.CRAWL_DELAY_TOO_LONG, Reason.DOMAIN_BUDGET_EXCEEDED, Reason.CIRCUIT_OPEN,
-        Reason.PAUSED, Reason.DEADLINE,
+        Reason.PAUSED, Reason.DEADLINE, Reason.RECORD_TOO_NEW,
     }  # fmt: skip
     assert all(exit_for(reason, 9.0) is Exit.LATER for reason in Reason if reason is not Reason.INVALID_URL)
 

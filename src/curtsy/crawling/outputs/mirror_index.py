@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 
+from curtsy.core.masking import masked_repr
 from curtsy.stores.sqlite_file import Format, SQLiteFile
 
 INDEX = ".curtsy-mirror.sqlite"
@@ -43,7 +44,7 @@ _AT_ONCE = 500
 """URLs looked up in one query."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class MirrorFile:
     """File of a mirror."""
 
@@ -59,6 +60,8 @@ class MirrorFile:
 
     converted: int
     """Number of changes of the index when its links were converted."""
+
+    __repr__ = masked_repr
 
 
 _COLUMNS = "id, name, url, type, sha, run, converted"
