@@ -199,6 +199,7 @@ class _Warm:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._lock = threading.Lock()
 
     def connect(self) -> socket.socket:
         """Ask for its attention."""
@@ -213,8 +214,9 @@ class _Warm:
         place.chmod(0o755)
 
     def _path(self) -> str:
-        if self._process is None:
-            self._start()
+        with self._lock:  # threads of one test may be the first to ask
+            if self._process is None:
+                self._start()
         assert self._folder is not None
         return f"{self._folder.name}/socket"
 
