@@ -53,14 +53,14 @@ def test_each_step_is_told_when_asked_for_and_why_the_first_page_takes_a_moment(
     site.reply("/old", redirect("/new"))
     site.script("/new", [Reply(503), Reply(200, "new\n")])
 
-    done = shell("get", "-v", "--no-cache", site.url("/old"), CURTSY_PAUSE_MIN="0.1", CURTSY_PAUSE_MAX="0.2")
+    done = shell("get", "-v", "--no-cache", site.url("/old"), CURTSY_PAUSE_MIN="0.8", CURTSY_PAUSE_MAX="0.9")
 
     assert (done.code, done.out) == (0, "new\n")
     assert not (shell.home / "cache").exists()
     steps = [line.partition("] ")[2] for line in done.err.splitlines()]
     asked = [step.split()[1].rpartition("/")[2] for step in steps if step.startswith("GET ")]
     assert asked == ["robots.txt", "old", "new", "new"]
-    pauses = [step for step in steps if "0.1 to 0.2" in step]
+    pauses = [step for step in steps if "0.8 to 0.9" in step]
     [again] = [step for step in steps if step.startswith("GET ") and re.search(r"/new\b.*\b2\b", step)]
     assert "robots.txt" in pauses[0]
     assert not any("robots.txt" in pause for pause in pauses[1:])
