@@ -56,6 +56,10 @@ _BRIEFLY, _LOOKS = 0.000_05, 3
 """Seconds between two looks at a lock that another process holds, and their number. Its update mostly takes less; to
 hand one over to the writer thread takes more."""
 
+_CROWDED, _WEIGHT = 0.5, 1 / 16
+"""Share of updates that find the lock held, above which an update is handed over without another look, and the weight
+of one update in that share. Among many processes, the lock would be free while all of them sleep."""
+
 _PROPOSAL_REST = 0.1
 """Seconds without proposals after another process has changed a record under one."""
 
@@ -163,6 +167,8 @@ class InlineUpdates:
         self._rest = _FIRST_REST
         self._updates = 0
         """Updates since the last rest."""
+        self._held_share = 0.0
+        """Share of the latest updates that found the file lock held by another process."""
 
     @property
     def is_pending(self) -> bool:
@@ -335,13 +341,15 @@ class InlineUpdates:
 
     def _lock_briefly(self) -> bool:
         """Take the file lock. If another process has it, wait for its update; return False if that takes longer."""
-        lock, looks = self._file.file_lock, _LOOKS
-        while not lock.take(wait=False):
-            if not looks:
-                return False
+        lock = self._file.file_lock
+        is_taken = lock.take(wait=False)
+        self._held_share += ((not is_taken) - self._held_share) * _WEIGHT
+        looks = 0 if self._held_share > _CROWDED else _LOOKS
+        while not is_taken and looks:
             looks -= 1
             time.sleep(_BRIEFLY)
-        return True
+            is_taken = lock.take(wait=False)
+        return is_taken
 
     def _commit(self, changes: list[_Change]) -> bool:
         """Write changes in one transaction; return False without a usable connection."""
