@@ -17,7 +17,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -216,8 +216,8 @@ class Writer:
         """Start without a thread, also in a forked child."""
         self._gate = threading.Lock()
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._unanswered = 0
-        """Calls that wait for the thread or are in its hands. Meanwhile no update may overtake them."""
+        self._unanswered: dict[str, int] = {}
+        """Number of steps that wait for the thread or are in its hands, by key. No update of a key overtakes them."""
         self._inline = InlineUpdates(self.file)
         self._is_ticking = False
         """True if the thread looks for pending changes by itself."""
@@ -225,11 +225,11 @@ class Writer:
 
     def update_now(self, key: str, step: Step[Answer], clock: Clock) -> Answer | NotNow:
         """Run a step in the caller's thread; return NOT_NOW if it must wait."""
-        return NOT_NOW if self._unanswered else self._inline.update(key, step, clock)
+        return NOT_NOW if key in self._unanswered else self._inline.update(key, step, clock)
 
     def update_soon(self, key: str, step: Step[Answer], clock: Clock) -> Answer | NotNow:
         """Do the same, but the thread may write the change later."""
-        if self._unanswered:
+        if key in self._unanswered:
             return NOT_NOW
         answer = self._inline.update_soon(key, step, clock)
         if self._inline.is_pending and not self._is_ticking:
@@ -240,7 +240,7 @@ class Writer:
 
     def propose(self, key: str, step: Step[Answer], clock: Clock) -> tuple[Answer, Proposal] | NotNow:
         """Run a step on the record as this process knows it; see `AsyncStore.propose`."""
-        return NOT_NOW if self._unanswered else self._inline.propose(key, step, clock)
+        return NOT_NOW if key in self._unanswered else self._inline.propose(key, step, clock)
 
     def confirm(self, proposal: Proposal) -> bool:
         """Write a proposal; see `AsyncStore.confirm`."""
@@ -252,8 +252,19 @@ class Writer:
         Requires `_gate`.
         """
         taken = self._inline.take(are_overdue=are_overdue)
-        self._unanswered += len(taken)
-        return [_Call([(each.key, step) for step in each.steps], each.clock, is_awaited=False) for each in taken]
+        calls = [_Call([(each.key, step) for step in each.steps], each.clock, is_awaited=False) for each in taken]
+        self._count(calls, 1)
+        return calls
+
+    def _count(self, calls: Iterable[_Call], change: int) -> None:
+        """Count calls as unanswered, or as answered if `change` is -1. Requires `_gate`."""
+        unanswered = self._unanswered
+        for call in calls:
+            for key, _ in call.steps:
+                if count := unanswered.get(key, 0) + change:
+                    unanswered[key] = count
+                else:
+                    del unanswered[key]
 
     def _submit(self, calls: Sequence[_Call] | None) -> None:
         """Queue calls for the thread, after the pending changes; None only wakes it.
@@ -272,7 +283,7 @@ class Writer:
             if calls is None:
                 self._calls.put(None)
                 return
-            self._unanswered += len(calls)
+            self._count(calls, 1)
             for call in (*self._pending_calls(), *calls):
                 self._calls.put(call)
 
@@ -337,7 +348,7 @@ class Writer:
                     self._inline.forget(key)
         self._inline.remember(rows)
         with self._gate:
-            self._unanswered -= len(batch)
+            self._count(batch, -1)
         _ring(batch)
 
     async def run(self, steps: Steps, clock: Clock) -> list[Any]:
@@ -357,7 +368,7 @@ class Writer:
         """Fail a call and those queued after it, because all wait for the same process."""
         waiting = _waiting(self._calls)
         with self._gate:
-            self._unanswered -= len(waiting)
+            self._count(waiting, -1)
         failed = [call, *waiting]
         for each in failed:
             each.is_over = True

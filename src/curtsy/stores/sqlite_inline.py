@@ -60,6 +60,10 @@ _CROWDED, _WEIGHT = 0.5, 1 / 16
 """Share of updates that find the lock held, above which an update is handed over without another look, and the weight
 of one update in that share. Among many processes, the lock would be free while all of them sleep."""
 
+_TURN, _TURN_REST = 0.002, 0.05
+"""Seconds to wait for the transaction of another thread of this process, which mostly takes less, and seconds without
+such a wait after one in vain."""
+
 _PROPOSAL_REST = 0.1
 """Seconds without proposals after another process has changed a record under one."""
 
@@ -162,8 +166,8 @@ class InlineUpdates:
         """Monotonic second of the first of them."""
         self._began_at = self._ended_at = 0.0
         """Monotonic seconds of the first update of the present series, and of the end of the last update."""
-        self._resume_at = self._propose_at = 0.0
-        """Monotonic seconds from which updates and proposals are possible."""
+        self._resume_at = self._propose_at = self._wait_at = 0.0
+        """Monotonic seconds from which updates, proposals, and waits for other threads are possible."""
         self._rest = _FIRST_REST
         self._updates = 0
         """Updates since the last rest."""
@@ -187,8 +191,9 @@ class InlineUpdates:
             self._began_at = now
         elif now - self._began_at > _STREAK:
             return NOT_NOW
-        if not file.turn.acquire(blocking=False):
+        if not self._take_turn(now):
             return NOT_NOW
+        now = time.monotonic()
         try:
             pending = self._take_free()
             changes = dict(pending)
@@ -230,8 +235,9 @@ class InlineUpdates:
         if not self._pending:
             return True
         now = time.monotonic()
-        if now < self._resume_at or not self._file.turn.acquire(blocking=False):
+        if now < self._resume_at or not self._take_turn(now):
             return False
+        now = time.monotonic()
         try:
             pending = self._take_free()
             return not pending or self._write(list(pending.values()), pending)
@@ -265,6 +271,22 @@ class InlineUpdates:
             else:
                 self._seen[key] = row
 
+    def _take_turn(self, now: float) -> bool:
+        """Take the turn of this process, and wait for the transaction of another thread if that is short.
+
+        That thread then has the interpreter lock for itself. Without a wait, it would take turns with an event loop
+        that sends it further updates meanwhile.
+        """
+        turn = self._file.turn
+        if turn.acquire(blocking=False):
+            return True
+        if now < self._wait_at:
+            return False
+        if turn.acquire(timeout=_TURN):
+            return True
+        self._wait_at = time.monotonic() + _TURN_REST
+        return False
+
     def _end(self, began: float) -> None:
         """End the work that needed `turn`, and note its duration."""
         self._ended_at = time.monotonic()
@@ -287,7 +309,7 @@ class InlineUpdates:
         """
         is_known = key in self._seen or key in self._pending
         now = time.monotonic()
-        if not is_known or now < self._resume_at or not self._file.turn.acquire(blocking=False):
+        if not is_known or now < self._resume_at or not self._take_turn(now):
             return None
         try:
             before = self._pending.get(key)
