@@ -9,6 +9,8 @@ pages are written. The candidates take turns in short rounds; a ratio is the med
 
 Hits are of pages that were fetched before, in the order of that, from a cache larger than a client keeps in memory:
 each is read from its file. Scrapy's storage and policy are called without its downloader.
+
+robots.txt costs what the first fetch of a new host takes more with it than without, less one further request.
 """
 
 from __future__ import annotations
@@ -245,10 +247,35 @@ def hits(report: Report) -> None:
         asyncio.run(compare_hits(report, site.seeds[0], Path(folder), pages, rounds))
 
 
+async def robots_cost(seeds: list[str], folder: Path) -> float:
+    """Return the microseconds of CPU time that robots.txt adds to the first fetch of a host, beyond its request."""
+    first, further = dict[bool, float](), 0.0
+    for respects in (True, False):
+        store = f"sqlite:///{folder}/{respects}.sqlite"
+        async with client(store=store, cache=False, respect_robots=respects) as fetching:
+            await cost(fetching.fetch, seeds[:1], 1)  # opens files
+            first[respects], _ = await cost(fetching.fetch, [f"{seed}new/{respects}/1" for seed in seeds[1:]], 16)
+            further, _ = await cost(fetching.fetch, [f"{seed}new/{respects}/2" for seed in seeds[1:]], 16)
+    return first[True] - first[False] - further
+
+
+def robots(report: Report) -> None:
+    """Report the cost of a small robots.txt, for new hosts, with the default store."""
+    hosts, rounds = (20, 1) if report.is_quick else (1000, 5)
+    report.title(f"first fetch of {hosts:,} new hosts, 16 at a time")
+    costs: list[float] = []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as folder, Site(Plan((3,) * hosts)) as site:
+            os.environ |= homes(folder)
+            costs.append(asyncio.run(robots_cost(site.seeds, Path(folder))))
+    report.add("robots.txt, CPU beyond its request", costs, "µs", at_most=300)
+
+
 if __name__ == "__main__":
     parts: dict[str, Callable[[Report], None]] = {
         "one": partial(fetches, at_once=1),
         "sixteen": partial(fetches, at_once=16),
         "hits": hits,
+        "robots": robots,
     }
     run("fetch", __doc__, parts)
