@@ -125,7 +125,7 @@ def test_the_same_command_resumes_a_crawl_that_was_killed_and_a_finished_one_ask
     for path in paths:
         site.page(path, html("/"), etag=f'"{path}"', headers={"Cache-Control": "max-age=600"})
     words, output = ("crawl", site.url("/"), "--jsonl", "pages.jsonl"), shell.project / "pages.jsonl"
-    process = shell.start(*words, **SLOWLY)
+    process = shell.start(*words, **SLOWLY, CURTSY_TIMEOUT="3")  # its lease ends 5 s after that
     block_until(lambda: site.count() > 5, process)
     process.kill()
     process.communicate()
