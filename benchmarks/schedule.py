@@ -24,8 +24,8 @@ from benchmarks.report import Report, run
 from curtsy.core.fair_share import GROUPS
 from curtsy.core.time import SECOND
 from curtsy.crawling.frontier.host_schedule import LONG, HostSchedule
-from curtsy.crawling.frontier.partition import Partitions
-from curtsy.crawling.frontier.redis_jobs import PARTITIONS, SLOTS, SharedJob
+from curtsy.crawling.frontier.partition import PARTITIONS, Partitions
+from curtsy.crawling.frontier.redis_jobs import SLOTS, SharedJob
 
 PAUSE = round(3.5 * SECOND)
 SLOTS_IN_USE = 2_000

@@ -11,11 +11,11 @@ import pytest
 from redis.crc import key_slot
 
 from curtsy.core.errors import PolicyError
-from curtsy.crawling.frontier.partition import IDLE_LOOK, LOOK, OTHER_TURNS, Partitions
+from curtsy.crawling.frontier.partition import IDLE_LOOK, LOOK, OTHER_TURNS, PARTITIONS, Partitions
 from curtsy.crawling.frontier.protocol import PAGES, Claimed, Counts, Deferred, Done, Ending, Failed, Found
 from curtsy.crawling.frontier.redis import RedisFrontier
 from curtsy.crawling.frontier.redis_codec import Report
-from curtsy.crawling.frontier.redis_jobs import FORMAT, PARTITIONS, SLOTS, SharedJob, find, home, jobs
+from curtsy.crawling.frontier.redis_jobs import FORMAT, SLOTS, SharedJob, find, home, jobs
 from tests.support.polling import block_until
 from tests.support.redis_server import RedisServer
 

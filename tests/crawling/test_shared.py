@@ -301,8 +301,12 @@ def test_a_page_limit_holds_over_busy_workers_but_for_what_is_in_flight(site: Si
 class Cable:
     """A way to a server that can be cut: what went over it gets no answer any more."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, lost: int = 0) -> None:
+        """The message to the server with the number `lost` does not arrive."""
         self._there = port
+        self._lost = lost
+        self.sent = 0
+        """How many messages to the server came."""
         self._lock = threading.Lock()
         self._is_cut = False
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -333,8 +337,12 @@ class Cable:
 
     def _carry(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
+            is_there = target.getpeername()[1] == self._there
             while data := source.recv(65_536):
-                target.sendall(data)
+                if is_there:
+                    self.sent += 1
+                if not (is_there and self.sent == self._lost):
+                    target.sendall(data)
 
     def __enter__(self) -> Self:
         return self
@@ -484,6 +492,20 @@ async def test_a_worker_that_starts_while_the_server_does_not_answer_waits_for_i
             summary = await running
 
     assert (summary.ended, summary.totals.pages) == ("done", 1)
+
+
+@pytest.mark.parametrize("lost", range(2, 18, 3))
+async def test_a_server_that_answers_once_too_late_does_not_end_a_crawl(site: Site, tmp_path: Path, lost: int) -> None:
+    """Issue 17: at the start and at the end as between them"""
+    site.page("/", html())
+    with RedisServer() as server, Cable(server.port, lost) as cable:
+        store = f"redis://127.0.0.1:{cable.port}/0?timeout=0.3"
+        given: dict[str, Any] = {**QUICK, "store": store, "job": tmp_path / "shared"}
+        async with acrawl(site.url("/"), **given) as crawl:
+            summary = await crawl.run()
+
+    assert (summary.ended, summary.totals.pages, summary.queued) == ("done", 1, 0)
+    assert lost < cable.sent
 
 
 async def test_a_page_that_names_another_as_its_own_while_the_server_is_away_is_not_lost(site: Site) -> None:

@@ -351,11 +351,10 @@ async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
     is_live = sys.stderr.isatty() and not (wanted.files.get("jsonl") == "-" and sys.stdout.isatty())
     async with crawl:
         lines = await announcement(crawl, start, {output.name for output in outputs})
-        await crawl.open()
+        noted = {COMMAND: resuming(wanted.arguments), RENEWING: bool(start.client)}
+        await crawl.open(noted if wanted.job else None)
         for line in lines:
             console.say(line)
-        if wanted.job:
-            await crawl.frontier.note({COMMAND: resuming(wanted.arguments), RENEWING: bool(start.client)})
         with _metrics(crawl.client, wanted.metrics_port), open_display(is_live) as display:
             stopping = Stopping(crawl, display)
             summary = await watch(crawl, display, 0.25 if is_live else 1.0)

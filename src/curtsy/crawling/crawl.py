@@ -9,17 +9,17 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self
 
 from curtsy.client import AsyncClient, session_of
 from curtsy.core.crawl_record import MOST_HOSTS, MOST_SEEDS, CrawledHost, CrawlRecord, crawl_key
-from curtsy.core.errors import CurtsyError, PolicyError, StoreError
+from curtsy.core.errors import CurtsyError, PolicyError
 from curtsy.core.masking import mask_url
 from curtsy.core.time import SECOND, Now, span
 from curtsy.core.url import Url, parse_url
 from curtsy.crawling.committer import Committer, leftovers
-from curtsy.crawling.crawler import Crawler
+from curtsy.crawling.crawler import LONGEST_OUTAGE, Crawler
 from curtsy.crawling.estimate import CrawlPlan, Estimate, Observed, TimeLeft, plan
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.protocol import AsyncFrontier, HostQueue
@@ -41,9 +41,6 @@ _log: LibraryLogger = library_logger("crawl")
 
 EVERY = 1.0
 """Seconds between two reports of the progress: real time, because people watch it."""
-
-LONGEST_OUTAGE = 60.0
-"""Seconds for which a shared crawl that starts waits for a server that does not answer."""
 
 SHARE = 50
 """Divisor: at most 1/SHARE of the time is spent on snapshots, because one of very many hosts takes long."""
@@ -168,7 +165,8 @@ class AsyncCrawl:
         Raises PolicyError if the job began with other seeds or fields.
         """
         self._check_open()
-        notes = await self._reach()
+        with self._outlasting():
+            notes = await self.frontier.notes()
         check_seeds(self._job, self.seeds, notes)
         check_extract(self._job, extract_note(self.options.extract), notes)
         pages = self.options.max_pages
@@ -280,57 +278,51 @@ class AsyncCrawl:
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    async def open(self) -> None:
+    async def open(self, notes: Mapping[str, Any] | None = None) -> None:
         """Open the outputs and queue the first seeds, without any request; `run` otherwise does it. Idempotent.
 
-        Raises NotWritten for an output that cannot be written.
+        `notes` are stored with the job. Raises NotWritten for an output that cannot be written.
         """
         async with self._opening:  # two tasks may start to iterate at once
             if self._is_opened:
                 return
             self._check_open()
             try:
-                notes, extract = await self._reach(), extract_note(self.options.extract)
-                check_extract(self._job, extract, notes)
-                if notes.get(EXTRACT) != extract:
-                    await self.frontier.note({EXTRACT: extract})
-                if self._pool is not None:
-                    await self._pool.open()
-                await self._crawler.open()
-                while self._leftovers:
-                    await self._leftovers.pop().store(self.frontier, await self.frontier.notes())
+                with self._outlasting():
+                    await self._open(notes or {})
             except BaseException:
                 await self._shut()
                 raise
             self._is_opened = True
+
+    async def _open(self, more: Mapping[str, Any]) -> None:
+        notes, extract = await self.frontier.notes(), extract_note(self.options.extract)
+        check_extract(self._job, extract, notes)
+        if more or notes.get(EXTRACT) != extract:
+            await self.frontier.note({**more, EXTRACT: extract})
+        if self._pool is not None:
+            await self._pool.open()
+        await self._crawler.open()
+        while self._leftovers:
+            await self._leftovers.pop().store(self.frontier, await self.frontier.notes())
 
     async def _started(self) -> asyncio.Task[None]:
         await self.open()
         async with self._opening:
             if self._main is None:
                 self._check_open()
-                self._publisher.command = str((await self.frontier.notes()).get(COMMAND, ""))
+                with self._outlasting():
+                    self._publisher.command = str((await self.frontier.notes()).get(COMMAND, ""))
                 self._main = asyncio.ensure_future(self._crawl())
                 self._main.add_done_callback(lambda _: self._crawler.results.changed.set())
             return self._main
 
-    async def _reach(self) -> dict[str, Any]:
-        """Return the job's notes. If the server of a shared job does not answer, wait for it.
-
-        So a worker can start during an outage. It gives up after LONGEST_OUTAGE seconds, or `patience`.
-        """
-        give_up_at = self._session.timers.now() + min(LONGEST_OUTAGE, self.options.patience)
-        is_told = False
-        while True:
-            try:
-                return await self.frontier.notes()
-            except StoreError as error:
-                if not self.is_shared or self._session.timers.now() >= give_up_at:
-                    raise
-                if not is_told:
-                    _log.warning(f"{error} The crawl starts when the server answers.")
-                is_told = True
-            await asyncio.sleep(EVERY)
+    def _outlasting(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context that waits for the server of a shared job, so that a worker can start during an outage."""
+        return self.frontier.outlast(
+            min(LONGEST_OUTAGE, self.options.patience),
+            lambda error: _log.warning(f"{error} The crawl starts when the server answers."),
+        )
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -55,6 +55,9 @@ QUEUED_IN_MEMORY, QUEUED_ON_DISK = 50_000, 200_000
 SHARED_LOOK = 1.0
 """Seconds between two checks of a shared frontier, and of a pipe that its reader may close."""
 
+LONGEST_OUTAGE = 60.0
+"""Maximum seconds for which the start and the end of a shared crawl wait for its server, at most `patience`."""
+
 FIRST_RETRY, LONGEST_RETRY = 1.0, 30.0
 """First and longest delay in seconds before a retry after a full disk."""
 
@@ -438,14 +441,17 @@ class Crawler:
         if self.failure is None and (error := await self._committer.finish(seconds)) is not None:
             self.failure, ended = error, self.stopping or Ended.LATER
         reasons, elapsed = self._committer.left, self._elapsed()
-        with contextlib.suppress(CurtsyError):  # the note is informational: a full disk is ignored
-            await self._frontier.note({ENDED: str(ended), **self._committer.final_note(elapsed)})
-        try:
-            self.counts = await self._frontier.counts()
-            reasons = reasons | dict(await self._frontier.failures())
-        except CurtsyError:
-            if self.failure is None:
-                raise
+        is_hurried = self.failure is not None or self.stopping is not None
+        longest = 0.0 if is_hurried else min(LONGEST_OUTAGE, self._options.patience)
+        with self._frontier.outlast(longest, lambda error: _log.warning(f"{error} The crawl ends when it does.")):
+            with contextlib.suppress(CurtsyError):  # the note is informational: a full disk is ignored
+                await self._frontier.note({ENDED: str(ended), **self._committer.final_note(elapsed)})
+            try:
+                self.counts = await self._frontier.counts()
+                reasons = reasons | dict(await self._frontier.failures())
+            except CurtsyError:
+                if self.failure is None:
+                    raise
         left = self.counts.queued + self.counts.leased
         resume_in = self._due if ended is Ended.LATER and self.failure is None else None
         deaths = 0 if self._pool is None else self._pool.deaths

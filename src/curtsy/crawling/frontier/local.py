@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from curtsy.core.errors import StoreError
 from curtsy.core.fair_share import GROUPS
 from curtsy.core.time import SECOND
 from curtsy.crawling.frontier.host_schedule import HostSchedule
@@ -302,6 +303,10 @@ class LocalFrontier:
     async def notes(self) -> dict[str, Any]:
         """Return all stored notes."""
         return self._table.notes()
+
+    def outlast(self, seconds: float, tell: Callable[[StoreError], None]) -> AbstractContextManager[None]:
+        """Return a context that changes nothing: there is no server."""
+        return contextlib.nullcontext()
 
     async def close(self) -> None:
         """Release all resources."""

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from curtsy.core.errors import PolicyError
 from curtsy.core.time import SECOND
 from curtsy.crawling.frontier.protocol import Counts
 from curtsy.crawling.frontier.redis_codec import Report
@@ -35,8 +36,21 @@ OWN_TURNS, OTHER_TURNS = 2, 16
 
 NEVER = 1 << 62
 
+PARTITIONS, MOST_PARTITIONS = 1024, 4096
+"""Partitions of a new job, enough for even shares of 64 nodes and some hundred workers, and their maximum number:
+checking more would only cost time."""
+
 _NAMES = 10_000
 _NONE = msgspec.Raw(b"\xc0")
+
+
+def check_partitions(count: int) -> int:
+    """Return a number of partitions. Raises PolicyError."""
+    if not 1 <= count <= MOST_PARTITIONS:
+        raise PolicyError(
+            f"partitions = {count!r} must be from 1 to {MOST_PARTITIONS}. Leave it out to use {PARTITIONS}."
+        )
+    return count
 
 
 class Partitions:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import msgspec
@@ -276,6 +277,13 @@ class AsyncFrontier(Protocol):
 
     async def notes(self) -> dict[str, Any]:
         """Return all stored notes."""
+        ...
+
+    def outlast(self, seconds: float, tell: Callable[[StoreError], None]) -> AbstractContextManager[None]:
+        """Return a context in which calls wait up to `seconds` for a server that does not answer.
+
+        `tell` is called with the first error.
+        """
         ...
 
     async def close(self) -> None:

@@ -28,7 +28,7 @@ from curtsy.crawling.frontier import redis_codec
 from curtsy.crawling.frontier.local import microseconds
 from curtsy.crawling.frontier.lua_job import BEAT
 from curtsy.crawling.frontier.lua_partition import ADD, CLAIM, END, PASS_OVER, RENEW
-from curtsy.crawling.frontier.partition import LOOK, NEVER, Partitions, total
+from curtsy.crawling.frontier.partition import LOOK, NEVER, PARTITIONS, Partitions, check_partitions, total
 from curtsy.crawling.frontier.protocol import (
     MOST_FAILURES,
     Claimed,
@@ -44,7 +44,6 @@ from curtsy.crawling.frontier.protocol import (
 from curtsy.crawling.frontier.redis_codec import Call, Script
 from curtsy.crawling.frontier.redis_jobs import (
     FORMAT,
-    PARTITIONS,
     PRESENCE,
     RedisJobs,
     SharedJob,
@@ -63,9 +62,6 @@ A longer fetch renews its lease.
 
 MARGIN = 5.0
 """Seconds before the end of a lease at which its holder treats it as expired; at most a tenth of it."""
-
-MOST_PARTITIONS = 4096
-"""Maximum number of partitions; checking more would only cost time."""
 
 ANY = 2**32 - 1
 """Limit of leased URLs per host that means no limit."""
@@ -105,10 +101,6 @@ class RedisFrontier:
             raise PolicyError("a shared crawl needs a name. Give job, the same on every machine.")
         if not lease > 0:
             raise PolicyError(f"lease = {lease!r} must be above 0 seconds. Leave it out to use {LEASE:g}.")
-        if not 1 <= partitions <= MOST_PARTITIONS:
-            raise PolicyError(
-                f"partitions = {partitions!r} must be from 1 to {MOST_PARTITIONS}. Leave it out to use {PARTITIONS}."
-            )
         self._registry = RedisJobs(url, timeout=timeout, clock=clock)
         self._replicas = self._registry.server.address.replicas
         self._name = job
@@ -117,7 +109,7 @@ class RedisFrontier:
         self._lease = microseconds(lease)
         self._margin = microseconds(min(MARGIN, lease / 10))
         self._restart = restart
-        self._count = partitions
+        self._count = check_partitions(partitions)
         self._clock = clock or time.monotonic
         self._job: SharedJob | None = None
         self._partitions = Partitions(self._worker, partitions)
@@ -159,6 +151,10 @@ class RedisFrontier:
         Otherwise the first call does this.
         """
         await self._opened()
+
+    def outlast(self, seconds: float, tell: Callable[[StoreError], None]) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which calls wait up to `seconds` for a server that does not answer."""
+        return self._registry.outlast(seconds, tell)
 
     async def add(self, found: Found) -> int:
         """Queue URLs; return how many were new."""

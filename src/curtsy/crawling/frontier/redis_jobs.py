@@ -20,7 +20,8 @@ import binascii
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -35,9 +36,6 @@ from curtsy.crawling.frontier.protocol import PAGES, Counts
 from curtsy.crawling.frontier.redis_codec import Call
 from curtsy.stores.redis import Connection
 from curtsy.stores.redis_server import Moving, NoScript, RedisCluster, Server
-
-PARTITIONS = 1024
-"""Partitions of a new job: enough for even shares of 64 nodes and some hundred workers, few enough to read all."""
 
 PRESENCE = 6.0
 """Seconds after its last heartbeat for which a worker counts as present."""
@@ -54,6 +52,9 @@ SLOTS = 16_384
 _PREFIX = "curtsy:"
 _NAMES = f"{_PREFIX}crawls"
 _BATCH = 500
+
+_AGAIN = 1.0
+"""Seconds after which a call is repeated if it waits for its server."""
 
 _NOTES = 1000
 """Notes per script call: Lua's `unpack` is limited to some thousands of values."""
@@ -119,6 +120,10 @@ class RedisJobs:
         self.server = Server(url, None, _PREFIX, timeout)
         self.clock = clock
         self._line: Connection | None = None
+        self._waits_until = 0.0
+        """Monotonic second until which calls are repeated if the server does not answer."""
+        self._tell: Callable[[StoreError], None] | None = None
+        """Callback for the first such error."""
 
     def now(self) -> str:
         """Return the time argument of scripts: empty, or the microseconds of `clock` in tests."""
@@ -131,6 +136,18 @@ class RedisJobs:
         """
         if not calls:
             return []
+        while True:
+            try:
+                return await self._ask(calls, replicas)
+            except StoreError as error:
+                if time.monotonic() >= self._waits_until:
+                    raise
+                if self._tell is not None:
+                    self._tell(error)
+                    self._tell = None
+            await asyncio.sleep(_AGAIN)
+
+    async def _ask(self, calls: list[Call], replicas: int) -> list[Any]:
         if self._line is None:
             self._line = Connection(self.server)
         wait = ("WAIT", replicas, round(self.server.timeout * 500)) if replicas else ()
@@ -141,6 +158,15 @@ class RedisJobs:
         if any(isinstance(each, _Behind) for each in replies):
             raise StoreError(replicas_behind(self.server.address.shown, replicas, self.server.timeout / 2))
         return [self._failed(each) if isinstance(each, BaseException) else each for each in replies]
+
+    @contextlib.contextmanager
+    def outlast(self, seconds: float, tell: Callable[[StoreError], None]) -> Iterator[None]:
+        """Repeat calls for up to `seconds` if the server does not answer; see `AsyncFrontier.outlast`."""
+        self._waits_until, self._tell = time.monotonic() + seconds, tell
+        try:
+            yield
+        finally:
+            self._waits_until, self._tell = 0.0, None
 
     async def demand(self, calls: list[Call], replicas: int = 0) -> list[Any]:
         """Send all calls at once; return the replies, or raise the first error."""
