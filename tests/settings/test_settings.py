@@ -614,6 +614,15 @@ def test_a_variable_that_is_no_setting_is_warned_about(project: Project, snapsho
     snapshot(variable, "variable")
 
 
+def test_a_variable_by_another_word_is_told_the_right_one(project: Project) -> None:
+    """Issue 18, point 4"""
+    settings = project.load(env={"CURTSY_RATE": "1", "CURTSY_RETRIES": "2"})
+
+    rate, retries = settings.warnings
+    assert missing(rate, "CURTSY_RATE", "CURTSY_QPS") == []
+    assert missing(retries, "CURTSY_RETRIES", "CURTSY_MAX_RETRIES") == []
+
+
 # --- Origins
 
 

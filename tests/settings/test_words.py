@@ -156,6 +156,11 @@ def test_the_limiters_file_is_told_its_own_names(
         ("domain: a.example\n", "domain", "allowlist"),
         ("default_policy: {global_qps: 2}\n", "global_qps", ""),
         ("allowlist: [{domain: a.example, store: x}]\n", "store", ""),
+        ("rate: 2\n", "rate", "Did you mean qps? It belongs under default_policy"),
+        ("default_policy: {rate: 2}\n", "rate", "Did you mean qps?"),
+        ("max_pages: 500\n", "max_pages", "argument"),
+        ("limit: 500\n", "limit", "Did you mean max_pages? It is an argument"),
+        ("default_policy: {limit: 500}\n", "limit", "max_pages"),
     ],
 )
 def test_a_settings_file_is_told_where_a_key_belongs(

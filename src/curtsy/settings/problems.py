@@ -8,7 +8,7 @@ from typing import Any
 
 from curtsy.core.errors import PolicyError
 from curtsy.core.masking import mask_url
-from curtsy.core.setting import suggested
+from curtsy.core.setting import OTHER_NAMES, suggested
 from curtsy.settings.general import Spot, keys
 
 MOST_SHOWN = 20
@@ -67,12 +67,17 @@ class Problems:
         keys. `other_arguments` names the client's arguments that are not settings.
         """
         known, others = list(known), list(other_arguments)
-        key = keys().get(name) if elsewhere else None
+        meant = name if name in keys() else OTHER_NAMES.get(name, name)
+        key = keys().get(meant) if elsewhere and meant not in known else None
+        did_you_mean = f"Did you mean {meant}? " if meant != name else ""
         near = suggested(name, [*known, *others])
         if section == "" and key is not None and key.scope != "general":
-            hint = f"It belongs under {'default_policy' if key.scope == 'policy' else 'an entry of allowlist'}."
+            place = "default_policy" if key.scope == "policy" else "an entry of allowlist"
+            hint = f"{did_you_mean}It belongs under {place}."
         elif section != "" and key is not None and key.scope == "general":
-            hint = "It belongs at the top of the file."
+            hint = f"{did_you_mean}It belongs at the top of the file."
+        elif elsewhere and key is None and meant in {*OTHER_NAMES.values()} - {*known, *others}:
+            hint = f"{did_you_mean}It is an argument in Python and an option of commands, such as --max-pages."
         elif near:
             hint = f"Did you mean {near}?"
         elif len(known) <= 15:

@@ -5,7 +5,6 @@ Values are parsed but not validated. Each keeps its file and line for error mess
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from curtsy.core.errors import PolicyError
+from curtsy.core.setting import suggested
 from curtsy.settings.general import ALIASES, PRESETS, Key, Spot, keys, names
 from curtsy.settings.problems import Problems, kind_of, shown
 from curtsy.system.log import level_named
@@ -156,8 +156,9 @@ def from_environment(env: Mapping[str, str], problems: Problems, spots: Mapping[
     known = ["CURTSY_CONFIG", "CURTSY_DASHBOARD_TOKEN", *(key.variable for key in keys().values() if key.variable)]
     for name in env:
         if name.startswith("CURTSY_") and name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f" Did you mean {near[0]}?" if near else ""
+            word_of = {each.removeprefix("CURTSY_").lower(): each for each in known}
+            near = suggested(name.removeprefix("CURTSY_").lower(), word_of)
+            hint = f" Did you mean {word_of[near]}?" if near else ""
             spot, named = (spots[name], f"{name} is ") if name in spots else (Spot(f"environment variable {name}"), "")
             problems.warn(spot, "", f"{named}not a setting, so it is ignored.{hint}")
     return source
