@@ -41,7 +41,7 @@ SYSTEMS = {
     ),
     "nginx listing": Links(
         "https://a.org/pub/",
-        ("https://a.org/pub/linux/",),
+        ("https://a.org/pub/linux/", "https://a.org/pub/a+b/c", "https://a.org/+pub/a"),
         {"sort_order": ("?C=N&O=A", "?C=N&O=D", "?C=M&O=A", "?C=S&O=D")},
     ),
     "MediaWiki": Links(
@@ -91,12 +91,20 @@ SYSTEMS = {
         "https://a.org/viewtopic.php?f=2&t=17",
         (
             "https://a.org/viewforum.php?f=2", "https://a.org/viewtopic.php?f=2&t=17&start=25",
-            "https://a.org/viewtopic.php?p=99",
+            "https://a.org/viewtopic.php?p=99", "https://a.org/memberlist.php?mode=viewprofile&u=2",
+            "https://a.org/memberlist.php?mode=team", "https://a.org/memberlist.php?mode=group&g=5",
+            "https://a.org/search.php?search_id=active_topics", "https://a.org/search.php?author_id=2&sr=posts",
+            "https://a.org/app.php/help/faq", "https://a.org/viewonline.php", "https://a.org/report.php?year=2024",
         ),
         {
             "page_tool": (
                 "https://a.org/posting.php?mode=reply&f=2&t=17", "https://a.org/ucp.php?mode=login",
-                "https://a.org/memberlist.php?mode=contact",
+                "https://a.org/ucp.php?i=pm&mode=compose&action=quotepost&p=56", "https://a.org/ucp.php?mode=delete_cookies",
+                "https://a.org/memberlist.php?mode=contact", "https://a.org/memberlist.php?mode=email&t=17",
+                "https://a.org/index.php?hash=bc25afbd&mark=forums&mark_time=1475233356",
+                "https://a.org/viewforum.php?hash=bc25afbd&f=2&mark=topics&mark_time=1475233357",
+                "https://a.org/viewtopic.php?uid=2&f=2&t=17&watch=topic&start=0&hash=18f0f5a8",
+                "https://a.org/viewforum.php?f=2&unwatch=forum&hash=18f0f5a8", "https://a.org/app.php/post/56/report",
             ),
             "print_view": ("https://a.org/viewtopic.php?f=2&t=17&view=print",),
             "sort_order": ("https://a.org/viewtopic.php?f=2&t=17&st=0&sk=t&sd=d",),
@@ -104,7 +112,11 @@ SYSTEMS = {
     ),
     "Discourse": Links(
         "https://a.org/latest",
-        ("https://a.org/t/bread/17", "https://a.org/latest?page=2", "https://a.org/c/food/5", "https://a.org/tag/rye"),
+        (
+            "https://a.org/t/bread/17", "https://a.org/t/bread/17?page=2", "https://a.org/t/bread/17/5",
+            "https://a.org/latest?no_definitions=true&page=2", "https://a.org/c/food/5", "https://a.org/tag/rye",
+            "https://a.org/top?period=weekly", "https://a.org/categories", "https://a.org/u/baker",
+        ),
         {"sort_order": ("https://a.org/latest?order=posts", "https://a.org/latest?ascending=true&order=views")},
     ),
     "Sphinx": Links(
@@ -157,11 +169,18 @@ SYSTEMS = {
     ),
     "Gerrit (gitiles)": Links(
         "https://a.org/bread/+/refs/heads/main",
-        ("https://a.org/bread/+/refs/heads/main/src/main.c", "https://a.org/bread/+refs"),
+        (
+            "https://a.org/bread/+/refs/heads/main/src/main.c", "https://a.org/bread/+refs", "https://a.org/bread/",
+            "https://a.org/bread/+/refs/tags/v1.0", "https://a.org/bread/+show/refs/heads/main/README.md",
+        ),
         {
             "old_version": (
                 f"https://a.org/bread/+/{SHA}", f"https://a.org/bread/+/{SHA}/src", "https://a.org/bread/+log/main",
                 "https://a.org/bread/+blame/main/x.c", "https://a.org/bread/+archive/main.tar.gz",
+                f"https://a.org/bread/+/{SHA}%5E%21/", f"https://a.org/bread/+/{SHA}%5E/src", f"https://a.org/bread/+/{SHA}..{SHA}/",
+                "https://a.org/bread/+/refs/heads/main%5E%21/", "https://a.org/bread/+/refs/heads/main%5E/src/main.c",
+                f"https://a.org/bread/+doc/{SHA}/README.md", f"https://a.org/bread/+show/{SHA}/README.md",
+                "https://a.org/bread/+diff/main%5E..main",
             )
         },
     ),

@@ -51,12 +51,14 @@ PARAMETERS = {
     },
     OutOfScope.PAGE_TOOL: {
         "like_comment redlink replytocom veaction": _ANY,
+        "mark": "forums|topics",  # phpBB, with the present time in another parameter
         "share": "[a-z]+(?:-[a-z]+)*",
         "action": "delete|edit|login|logout|lostpassword|markpatrolled|protect|purge|quote|register|reply|rollback"
         "|submit|unprotect|unwatch|watch",
         "do": "admin|backlink|draft|edit|index|login|logout|media|profile|recent|register|resendpwd|subscribe",
         "mode": "compose|contact|contactadmin|delete|edit|email|forward|login|logout|post|quote|register|reply|report"
         "|sendpassword",
+        "watch unwatch": "forum|topic",
         "title": f"{_SPECIAL}(?:/.*)?",
     },
     OutOfScope.OLD_VERSION: {
@@ -76,9 +78,13 @@ FILTER_BEGINS = ("attribute_", "f[", "f%5b", "facet[", "facet%5b", "facet_", "fi
 MOST_FILTERS = 1
 """Filters of one URL: each combination of two or more is one of an endless series."""
 
-TOOLS = rf"/(?:api|mcp|posting|ucp|wp-login|wp-signup)\.php(?:\?|$)|/wp-admin/|[/:]{_SPECIAL}(?:[/?]|$)"
+TOOLS = (
+    rf"/(?:api|mcp|posting|ucp|wp-login|wp-signup)\.php(?:\?|$)|/wp-admin/|[/:]{_SPECIAL}(?:[/?]|$)"
+    r"|\.php/post/[0-9]+/report(?:\?|$)"
+)
 VERSIONS = (
-    rf"/(?:archive|blame|blob|raw|src|tree|\+)/{_SHA}(?:/|$)|/\+(?:archive|blame|log)/"
+    rf"/(?:archive|blame|blob|raw|src|tree|\+[a-z]*)/{_SHA}(?:/|\.\.|$)"
+    r"|/\+(?:archive|blame|describe|diff|log)/|/\+[a-z]*/[^?]*(?:\^|%5E)"  # Gerrit; ^ and ^! are a parent and a diff
     rf"|/(?:tree|log|diff|patch|plain|blame|refs|snapshot|commit/[^?]+)/?[^?]*\?(?:[^?]*&)?id={_SHA}"
     r"|/(?:blame|commit|diff|log|patch|plain|refs|snapshot|stats|tree)/[^?]*\?(?:[^?]*&)?h=[^&]"
     rf"|(?<!a=commit)[?&;]h={_SHA}(?!.*[&;]hb=(?!{_SHA}))"  # gitweb; the files of a branch have hb=HEAD
