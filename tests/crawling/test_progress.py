@@ -151,6 +151,34 @@ def test_the_time_left_is_within_30_percent_after_the_first_minute(kind: str) ->
     assert all((left.in_all is not None) == has_budget for at, left in told[:-1] if at >= MINUTE and end - at > 30.0)
 
 
+def test_no_time_is_told_before_anything_is_known_of_a_site() -> None:
+    """Issue 18, point 2: one URL is queued when a crawl starts, and its links are unknown"""
+    estimate = Estimate(lambda: Policies(Policy()), 600.0, 500)
+    seed = HostQueue("a.example", 1, 0, 0.0)
+    found = HostQueue("a.example", 30, 0, 0.0)
+
+    first = estimate.time_left(Observed(0, 0, Counts(1, 0, 0, 0, 1), 0, 0.0, [seed], {"a.example": 100}))
+    second = estimate.time_left(Observed(4, 4, Counts(30, 0, 1, 0, 1), 1, 0.0, [found], {"a.example": 99}))
+
+    assert first == TimeLeft(None)
+    assert second.today == pytest.approx(100.0, rel=0.1)
+
+
+def test_the_budget_is_not_the_end_of_a_growing_queue_whose_pages_cost_none() -> None:
+    """Issue 18, point 2: a finished crawl that runs again revalidates its pages"""
+    estimate = Estimate(lambda: Policies(Policy()), 600.0, None)
+
+    def told(at: int, free: float) -> TimeLeft:
+        done, queue = at // 4, HostQueue("a.example", 10 + at // 2, 0, 0.0)
+        counts = Counts(queue.queued, 0, done, 0, 1)
+        return estimate.time_left(Observed(at, at, counts, done, free, [queue], {"a.example": 34}))
+
+    assert [told(at, 1.0) for at in range(20, 60, 4)][-1] == TimeLeft(None)
+    by_budget = told(60, 0.0).today
+    assert by_budget is not None
+    assert by_budget < 300
+
+
 def test_without_pauses_the_measured_rate_decides() -> None:
     estimate = Estimate(lambda: Policies(Policy(qps=None, pause_min=0.0, pause_max=0.0), global_qps=None), 600.0, None)
     queue = HostQueue("own.example", 1000, 0, 0.0)

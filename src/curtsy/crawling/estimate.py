@@ -43,6 +43,9 @@ LEAST = 3
 GROWING = 0.3
 """URLs found per finished one from which on the end of the queue is unknown."""
 
+MOSTLY = 0.5
+"""Part of the pages without a cost from which on the budget says nothing about the end of a growing queue."""
+
 
 class CrawlPlan(msgspec.Struct, frozen=True):
     """Estimate of a crawl before its start."""
@@ -338,12 +341,19 @@ class Estimate:
         meter = self.meter
         most = math.inf if self._most is None else max(0, self._most - now.pages) / meter.page_share
         # A queue that grows as fast as it is worked off does not end before a limit of pages or a budget does.
-        is_endless = meter.growth >= 1 and all(math.isfinite(min(most, each.today)) for each in hosts)
+        # If most pages cost no budget, the crawl repeats an earlier one, so the end of its queue is near.
+        is_repeat = now.free > MOSTLY
+        is_endless = meter.growth >= 1 and all(
+            math.isfinite(min(most, math.inf if is_repeat else each.today)) for each in hosts
+        )
         if is_endless:
             hosts = [each._replace(queued=max(each.queued, min(most, each.today))) for each in hosts]
         goal, left = forecast(hosts, most, policies.global_qps)
         if left.today is None or not goal:
             return TimeLeft(0.0, left.in_all)
+        counts = now.counts
+        if counts.done + counts.failed + counts.queued + counts.leased < LEAST:
+            return TimeLeft(now.ends_in)  # nothing is known of the site yet
         is_open = goal < most and left.in_all is None and not is_endless  # else a limit ends it first
         growth = max(0.0, meter.growth) if is_open else 0.0
         if growth >= GROWING:
