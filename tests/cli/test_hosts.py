@@ -180,11 +180,14 @@ def test_a_breaker_says_what_opened_it(shell: Shell, site: Site) -> None:
 
     found = {each["domain"]: each["opened_by"] for each in shell("breaker", "ls", "--json").json}
     table, one = shell("breaker", "ls").out, shell("status", urls[0]).out
+    refused, why = shell("get", urls[2]).err, shell("why", urls[2]).out
 
-    assert list(dict(sorted(found.items())).values()) == ["block:403", "failures:500", "failures"]
-    for words in ("denied (403)", "failures (500)", "failures (no answer)"):
+    assert list(dict(sorted(found.items())).values()) == ["block:403", "failures:500", "failures:connection_error"]
+    for words in ("denied (403)", "failures (500)", "failures (no connection)"):
         assert words in table
     assert "denied (403)" in one
+    assert "no connection" in refused
+    assert "no connection" in why
 
 
 def test_several_hosts_are_shown_by_names_and_urls_and_unknown_ones_are_told_of(shell: Shell) -> None:

@@ -189,9 +189,10 @@ def test_a_long_rest_is_refused_without_a_breaker_and_until_its_end(changes: dic
 
     play.answer(play.depart(), answer)
 
-    assert play.ask() == No(Reason.CIRCUIT_OPEN, 50_000.0)
+    by = "rest:200" if "breaker" in changes and quota else ""
+    assert play.ask() == No(Reason.CIRCUIT_OPEN, 50_000.0, opened_by=by)
     play.wait(50_000 * SECOND - 1)
-    assert play.ask() == No(Reason.CIRCUIT_OPEN, 1e-6)
+    assert play.ask() == No(Reason.CIRCUIT_OPEN, 1e-6, opened_by=by)
     play.wait(1)
     assert isinstance(play.ask(), Go)
 

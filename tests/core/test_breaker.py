@@ -82,6 +82,11 @@ def known(play: Play) -> Host:
     return play.host
 
 
+def refused(play: Play, left: float) -> No:
+    """The refusal by a breaker, with what opened it."""
+    return No(Reason.CIRCUIT_OPEN, left, opened_by=known(play).tripped_by)
+
+
 # What opens it
 
 
@@ -122,7 +127,7 @@ def test_what_one_answer_does_to_it(on_429: On429, outcome: Outcome, expected: S
 
     assert where(play) is expected
     if left is not None:
-        assert play.ask() == No(Reason.CIRCUIT_OPEN, left)
+        assert play.ask() == refused(play, left)
 
 
 @pytest.mark.parametrize("failure", [FAILED, TIMEOUT, unavailable()])
@@ -235,7 +240,7 @@ def test_every_request_is_refused_until_the_cooldown_is_over_and_told_how_long(p
 
     play.wait(passed)
 
-    assert play.ask() == No(Reason.CIRCUIT_OPEN, (300 * SECOND - passed) / SECOND)
+    assert play.ask() == refused(play, (300 * SECOND - passed) / SECOND)
     assert where(play) is State.OPEN
     play.wait(300 * SECOND - passed)
     assert where(play) is State.HALF_OPEN
@@ -279,7 +284,7 @@ def test_a_report_by_hand_while_it_is_open_says_nothing_new() -> None:
     for outcome in (BLOCKED, GOOD, FAILED):
         play.happen(Report(outcome))
 
-    assert play.ask() == No(Reason.CIRCUIT_OPEN, 299.0)
+    assert play.ask() == refused(play, 299.0)
 
 
 # The trial
@@ -354,7 +359,7 @@ def test_a_trial_that_fails_opens_it_again_for_twice_as_long(outcome: Outcome, o
 
     play.answer(play.depart(), outcome)
 
-    assert play.ask() == No(Reason.CIRCUIT_OPEN, max(600.0, outcome.retry_after or 0))
+    assert play.ask() == refused(play, max(600.0, outcome.retry_after or 0))
 
 
 def test_a_trial_that_was_cancelled_leaves_the_way_to_the_next() -> None:
@@ -412,7 +417,7 @@ def test_it_stays_open_over_a_reboot_and_the_time_that_passed_counts() -> None:
 
     play.happen(Reboot(100 * SECOND))
 
-    assert play.ask() == No(Reason.CIRCUIT_OPEN, 200.0)
+    assert play.ask() == refused(play, 200.0)
     assert where(play) is State.OPEN
 
 
@@ -423,7 +428,7 @@ def test_a_calendar_that_is_set_moves_no_cooldown(jump: int) -> None:
 
     play.happen(SetClock(jump))
 
-    assert play.ask() == No(Reason.CIRCUIT_OPEN, 300.0)
+    assert play.ask() == refused(play, 300.0)
 
 
 def test_a_calendar_that_was_set_back_in_a_reboot_keeps_the_cooldown_whole() -> None:
@@ -432,7 +437,7 @@ def test_a_calendar_that_was_set_back_in_a_reboot_keeps_the_cooldown_whole() -> 
     play.happen(SetClock(-400 * DAY))
     play.happen(Reboot(MINUTE))
 
-    assert play.ask() == No(Reason.CIRCUIT_OPEN, 300.0)
+    assert play.ask() == refused(play, 300.0)
     assert known(play).boot == 2
     play.wait(300 * SECOND)
     assert isinstance(play.ask(), Go)
@@ -452,7 +457,7 @@ def test_it_can_be_reset_by_hand() -> None:
     assert where(play) is State.CLOSED
     assert isinstance(play.ask(), Go)
     play.answer(play.depart(), BLOCKED)
-    assert play.ask() == No(Reason.CIRCUIT_OPEN, 300.0)
+    assert play.ask() == refused(play, 300.0)
 
 
 def test_failures_that_left_before_a_reset_count_for_nothing() -> None:

@@ -80,7 +80,7 @@ async def test_a_breaker_that_opens_refuses_those_who_wait_already(gate: Gate, c
 
     await gate.settle(ticket, Outcome(Kind.BLOCKED, 403))
 
-    assert await asyncio.gather(*waiting) == [No(Reason.CIRCUIT_OPEN, 300.0)] * 3
+    assert await asyncio.gather(*waiting) == [No(Reason.CIRCUIT_OPEN, 300.0, opened_by="block:403")] * 3
     assert clock.now().at == before
 
 
@@ -88,7 +88,7 @@ async def test_a_trial_that_succeeds_lets_those_who_wait_for_it_go(gate: Gate, c
     """Q4: exactly one trial however many ask; when it went well, the others leave in the same instant."""
     policy = UNLIMITED.replace(breaker=True)
     await gate.amend(HOST, policy, Trip())
-    assert await gate.enter(Request(HOST, policy)) == No(Reason.CIRCUIT_OPEN, 300.0)
+    assert await gate.enter(Request(HOST, policy)) == No(Reason.CIRCUIT_OPEN, 300.0, opened_by="user")
     clock.advance(300.0)
     trial = await ticket_of(gate, Request(HOST, policy))
     waiting = [asyncio.ensure_future(gate.enter(Request(HOST, policy))) for _ in range(5)]

@@ -89,7 +89,7 @@ async def test_an_open_breaker_refuses_and_says_why_and_for_how_long(made: Made,
     clock.advance(100)
 
     assert not await limiter.acquire(URL)
-    assert limiter.refusal(URL) == No(Reason.CIRCUIT_OPEN, 200.0)
+    assert limiter.refusal(URL) == No(Reason.CIRCUIT_OPEN, 200.0, opened_by="block:403")
     assert limiter.breaker_state("example.org") == (State.OPEN, 200.0)
     assert await limiter.acquire("https://example.net/")
     limiter.reset_breaker("example.org")

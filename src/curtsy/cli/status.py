@@ -244,11 +244,15 @@ _OPENED_BY = {
 
 
 def opened_by(view: HostView) -> str:
-    """Return what opened a breaker, with the last status; empty if it is closed, or if the cause is unknown."""
-    cause, _, status = (view.opened_by or "").partition(":")
-    if not status and cause in ("failures", "trial"):
-        status = "no answer"
-    return _OPENED_BY.get(cause, cause) + (f" ({status})" if status else "")
+    """Return what opened a breaker, with the last status or failure; empty if it is closed, or the cause is unknown."""
+    from curtsy.core.crawl_messages import describe
+
+    cause, _, detail = (view.opened_by or "").partition(":")
+    if not detail and cause in ("failures", "trial"):
+        detail = "no answer"
+    elif not detail.isdecimal():
+        detail = describe(detail).what
+    return _OPENED_BY.get(cause, cause) + (f" ({detail})" if detail else "")
 
 
 def _show_one(view: HostView) -> None:

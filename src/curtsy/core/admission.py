@@ -63,7 +63,9 @@ def _paused(host: Host, policy: Policy, at: int, case: Case) -> No | None:
 def _closed(host: Host, policy: Policy, at: int, case: Case) -> No | None:
     closed_until = host.closed_until(policy)
     if at < closed_until:
-        return No(Reason.CIRCUIT_OPEN, (closed_until - at) / SECOND)
+        return No(
+            Reason.CIRCUIT_OPEN, (closed_until - at) / SECOND, opened_by=host.tripped_by if policy.breaker else ""
+        )
     # A request that another site led here must not use the trial (C22).
     return No(Reason.CIRCUIT_OPEN, policy.breaker_cooldown) if case.is_trial and case.foreign else None
 

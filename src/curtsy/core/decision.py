@@ -63,6 +63,9 @@ class No(msgspec.Struct, frozen=True, gc=False):
     day: int = 0
     """First epoch second of the exhausted day; 0 if the last 24 h count because the clock jumped."""
 
+    opened_by: str = ""
+    """What opened the breaker, as in the host's record; empty for other reasons."""
+
 
 class Late(msgspec.Struct, frozen=True, gc=False):
     """Deadline that cannot be met. Nothing was charged."""

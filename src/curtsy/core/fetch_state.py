@@ -43,6 +43,8 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
     reason: Reason
     message: str
     retry_after: float | None = None
+    cause: str = ""
+    """What opened a breaker, in words; empty for other refusals."""
 
 
 class Again(msgspec.Struct, frozen=True, gc=False):
@@ -214,7 +216,7 @@ class FetchState(msgspec.Struct):
                     reason, cause = Reason.HTTP_STATUS, f"status {status}{messages.tries(tries)}"
                     message = messages.bad_status(url, status, retry_after, tries, self.asked_for)
             case Refusal():
-                reason, message, retry_after = end.reason, end.message, end.retry_after
+                reason, message, retry_after, cause = end.reason, end.message, end.retry_after, end.cause
             case Failure() if url is not None:
                 status, reason, cause = end.status, end.reason, mask_url(end.detail)
                 message = messages.failed(url, end, tries)
@@ -242,7 +244,8 @@ def not_admitted(url: Url, policy: Policy, answer: No | Late) -> Refusal:
     """Return the refusal that corresponds to the gate's decision."""
     if isinstance(answer, Late):
         return Refusal(Reason.DEADLINE, messages.late(url, answer.needed), answer.needed)
-    return Refusal(answer.reason, messages.refused(url, policy, answer), answer.retry_after)
+    cause = messages.opened_by(answer.opened_by) if answer.opened_by else ""
+    return Refusal(answer.reason, messages.refused(url, policy, answer), answer.retry_after, cause)
 
 
 def remaining(go: Go, outcome: Outcome) -> Go:

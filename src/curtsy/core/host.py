@@ -69,8 +69,8 @@ class Extra(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Instant at which the breaker opened; 0 while closed."""
 
     tripped_by: str = ""
-    """What opened the breaker, one of `breaker.CAUSES`, with the status of the reply: `failures:500`. Empty while
-    closed, and in records of earlier versions."""
+    """What opened the breaker, one of `breaker.CAUSES`, with the status of the reply or the reason code of the failure:
+    `failures:500`, `failures:dns_error`. Empty while closed, and in records of earlier versions."""
 
     closed_at: int = 0
     """Instant at which the breaker last closed. Replies to earlier departures are ignored."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from curtsy.core.crawl_messages import describe
 from curtsy.core.errors import Reason
 from curtsy.core.masking import mask_url
 from curtsy.core.time import SECOND, span
@@ -55,8 +56,7 @@ def refused(url: Url, policy: Policy, no: No) -> str:
             return f"not requesting {domain}: the site sent a Retry-After longer than obey_retry_after.{wait}"
         case Reason.CIRCUIT_OPEN:
             return (
-                f"not requesting {domain}: its circuit breaker is open "
-                "(it failed, denied access, sent a long Retry-After, or was tripped by a user)."
+                f"not requesting {domain}: its circuit breaker is open, because {opened_by(no.opened_by)}."
                 f"{wait} Wait until then, or reset the breaker if you know that the host works."
             )
         case Reason.DOMAIN_DENIED:
@@ -75,6 +75,22 @@ def refused(url: Url, policy: Policy, no: No) -> str:
             )
         case _:
             return closed(url.text)
+
+
+_OPENED_BY = {
+    "block": "it denied access",
+    "failures": "its requests failed",
+    "rest": "it requested a long rest",
+    "trial": "the request that tested it failed",
+    "user": "a user opened it",
+}
+
+
+def opened_by(cause: str) -> str:
+    """Describe what opened a breaker. `cause` is that of the host's record; it is empty in records of version 0.1."""
+    name, _, detail = cause.partition(":")
+    words = _OPENED_BY.get(name, "it failed, denied access or requested a long rest, or a user opened it")
+    return f"{words} ({detail if detail.isdecimal() else describe(detail).what})" if detail else words
 
 
 def late(url: Url, needed: float | None) -> str:

@@ -64,6 +64,9 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     foreign: bool = False
     """True if a redirect from another registered domain led to the host. The breaker then ignores the reply (C22)."""
 
+    failure: str = ""
+    """Reason code of a failure without a status, such as `timeout`."""
+
     keeps_slot: bool = False
     """True if the body is still being read, so that the request keeps its slot until `amendment.Release`."""
 
@@ -122,7 +125,9 @@ def _classify_failure(reply: Failure, foreign: bool) -> Outcome:
         return Outcome(Kind.ANSWERED, foreign=foreign)
     # An answer that exceeds the size limit, or that cannot be written to disk, is still an answer of the site.
     kind = Kind.ANSWERED if reply.reason in (Reason.TOO_LARGE, Reason.NOT_WRITTEN) else Kind.FAILED
-    return Outcome(kind, reply.status or 0, sent=sent, sent_ago=reply.sent_ago, foreign=foreign)
+    return Outcome(
+        kind, reply.status or 0, sent=sent, sent_ago=reply.sent_ago, foreign=foreign, failure=reply.reason.value
+    )
 
 
 def is_sent(reply: Reply) -> bool:

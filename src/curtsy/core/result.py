@@ -69,7 +69,7 @@ class FetchResult(msgspec.Struct, frozen=True, gc=False):
     """URLs that redirected the fetch, in order; the last redirected to `final_url`."""
 
     cause: str = ""
-    """Cause of a failed request in a few words, such as `connection refused`; else empty."""
+    """Cause of a failed request, or of an open breaker, in a few words, such as `connection refused`; else empty."""
 
     rendered: bool = False
     """True if the body is the DOM of a browser, after the scripts of the page."""

@@ -199,8 +199,8 @@ def _block(outcome: Outcome, policy: Policy) -> str:
 
 
 def _cause(name: str, outcome: Outcome) -> str:
-    """Return a cause from `breaker.CAUSES` with the status of the reply, if there was one."""
-    return f"{name}:{outcome.status}" if outcome.status else name
+    """Return a cause from `breaker.CAUSES` with the status of the reply or the reason code of the failure, if known."""
+    return f"{name}:{outcome.status or outcome.failure}".rstrip(":")
 
 
 def tripped(

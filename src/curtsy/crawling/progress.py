@@ -312,7 +312,8 @@ class Hosts:
         if record.requests_left is not None or record.pages_left is not None:
             known.requests_left, known.pages_left = record.requests_left, record.pages_left
         if reason in _STATES:
-            known.state, known.why = _STATES[reason], describe(reason).what
+            what = describe(reason).what
+            known.state, known.why = _STATES[reason], f"{what}, because {result.cause}" if result.cause else what
         elif reason is not None and reason not in REFUSALS and reason is not Reason.REDIRECTED:
             known.errors += 1
             if result.retry_after is not None:

@@ -17,7 +17,7 @@ from curtsy.core.effects import Claim, Recall
 from curtsy.core.errors import Reason, StoreError
 from curtsy.core.host import in_time
 from curtsy.core.masking import mask_url
-from curtsy.core.messages import because, pace
+from curtsy.core.messages import because, opened_by, pace
 from curtsy.core.policy import Policy
 from curtsy.core.result import FetchResult
 from curtsy.core.robots import Verdict as RobotsVerdict
@@ -343,8 +343,7 @@ def _breaker(case: _Case) -> Check:
     if not policy.breaker:
         return Check("breaker", "off", "switched off", case.where("breaker"), facts=facts)
     if view.breaker_left is not None:
-        cause = "the host failed, denied access, requested a long rest, or was tripped by hand"
-        says = f"open for {span(view.breaker_left)}: {cause}"
+        says = f"open for {span(view.breaker_left)}: {opened_by(view.opened_by or '')}"
         return Check("breaker", "no", says, origin, view.breaker_left, facts)
     if view.breaker == "half_open":
         return Check("breaker", "yes", "half open: the next request tests the host", origin, facts=facts)

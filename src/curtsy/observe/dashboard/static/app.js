@@ -650,7 +650,7 @@ function drawHostTimes() {
   const because = host.waiting_for ?? "";
   const [opened, status] = (view.opened_by ?? "").split(":");
   put($("host-words"), {
-    open: `No requests${until ? ` for ${until}` : ""}: ${words({ ...OPENED, "": "it failed several times, or denied access" }, opened)}${status ? ` (${status})` : ""}.`,
+    open: `No requests${until ? ` for ${until}` : ""}: ${words({ ...OPENED, "": "it failed several times, or denied access" }, opened)}${status ? ` (${status.replaceAll("_", " ")})` : ""}.`,
     trial: "The next request tests whether it works again.",
     spent: `Daily limit of requests or pages reached. It resets in ${until ?? "a moment"}.`,
     paused: `Paused by a user${until ? ` for ${until}` : ", until it is resumed"}.`,
