@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, S
 from concurrent.futures import Future
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, Unpack
+from typing import Any, Never, Protocol, Self, TypeVar, Unpack
 from weakref import WeakSet
 
 from curtsy.client import AsyncClient, check_options, open_again, parted, session_of
@@ -290,8 +290,10 @@ class Client:
         timeout: float | None = None,
         deadline: float | None = None,
         idempotent: bool | None = None,
+        **unknown: Never,
     ) -> FetchResult:
         """Fetch one URL when its turn comes; see `AsyncClient.fetch`."""
+        check_options(unknown)
         client = self._opened()
         return self._thread.call(
             client.fetch(

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Never, Self, TypeVar, Unpack
 from urllib.parse import urlencode
 
 import msgspec
@@ -20,7 +20,7 @@ from curtsy.core.policy import Policies
 from curtsy.core.record import FetchRecord
 from curtsy.core.request import NO_HEADERS, Headers
 from curtsy.core.result import FetchResult
-from curtsy.core.setting import number, rule, suggested, whole
+from curtsy.core.setting import OTHER_NAMES, number, rule, suggested, whole
 from curtsy.core.statistics import StatisticsSnapshot
 from curtsy.engine.arguments import check_parts, is_path, portable
 from curtsy.engine.batch import MAX_IN_FLIGHT, Batch, NoUrl
@@ -126,6 +126,7 @@ class AsyncClient:
         timeout: float | None = None,
         deadline: float | None = None,
         idempotent: bool | None = None,
+        **unknown: Never,
     ) -> FetchResult:
         """Fetch one URL when its turn comes. Web errors do not raise: check `ok` and `reason`.
 
@@ -135,6 +136,7 @@ class AsyncClient:
         retries included; a deadline that cannot be met is refused immediately. `idempotent` allows retries of methods
         other than GET and HEAD. Tasks that request the same page at the same time share one fetch.
         """
+        check_options(unknown)
         patience = self._deadline if deadline is None else _patience_of(deadline)
         ask = _ask_for(url, method, params, headers, json, body, timeout, patience, idempotent)
         return await self._session.fetch(ask)
@@ -234,7 +236,10 @@ def check_options(options: Mapping[str, Any]) -> None:
     known = FetchKeywords.__annotations__
     for name in options.keys() - known.keys():
         near = suggested(name, [*known, "max_in_flight"])
-        raise PolicyError(f"{name} is not an argument of a fetch." + (f" Did you mean {near}?" if near else ""))
+        hint = f" Did you mean {near}?" if near else ""
+        if not near and (meant := OTHER_NAMES.get(name, name)) in ClientKeywords.__annotations__:
+            hint = f" {'It' if meant == name else meant} is an argument of the client, for all its fetches."
+        raise PolicyError(f"{name} is not an argument of a fetch.{hint}")
 
 
 def _ask_for(

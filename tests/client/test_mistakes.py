@@ -15,11 +15,13 @@ import pytest
 
 from curtsy import (
     AsyncClient,
+    Client,
     DiskCache,
     DomainDailyBudgetManager,
     PolicyError,
     RateLimiter,
     Reason,
+    acrawl,
     with_retry,
 )
 from curtsy.cache.packed import PackedCache
@@ -369,3 +371,38 @@ async def test_what_cannot_be_called_again_is_not_retried() -> None:
         await with_retry(42)  # type: ignore[call-overload]
     with pytest.raises(PolicyError, match="max_retries = -1"):
         await with_retry(lambda: 1, -1)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("data", "Did you mean body?"), ("content", "Did you mean body?"), ("heders", "Did you mean headers?"),
+        ("verify", "It is an argument of the client"), ("retries", "max_retries is an argument of the client"),
+        ("rate", "qps is an argument of the client"), ("stream", "stream is not an argument"),
+    ],
+)  # fmt: skip
+async def test_a_keyword_of_another_library_is_told_the_right_one(name: str, meant: str) -> None:
+    """Issue 18, point 4: by a fetch as by many"""
+    given: dict[str, Any] = {name: 1}
+
+    with Client(cache=False, store="memory:") as threads:
+        with pytest.raises(PolicyError, match=re.escape(meant)):
+            threads.fetch("https://example.org/", **given)
+        with pytest.raises(PolicyError, match=re.escape(meant)):
+            list(threads.fetch_many(["https://example.org/"], **given))
+    async with AsyncClient(cache=False, store="memory:") as tasks:
+        with pytest.raises(PolicyError, match=re.escape(meant)):
+            await tasks.fetch("https://example.org/", **given)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("limit", "max_pages"), ("rate", "qps"), ("output", "outputs"), ("fresh", "restart"), ("depth", "max_depth"),
+     ("max_concurrent", "max_in_flight"), ("processes", "workers")],
+)  # fmt: skip
+async def test_an_option_of_another_crawler_is_told_the_right_one(name: str, meant: str) -> None:
+    """Issue 18, point 4"""
+    given: dict[str, Any] = {name: 1}
+
+    with pytest.raises(PolicyError, match=f"^(argument: )?{name} is not .* Did you mean {meant}[?]$"):
+        acrawl("https://example.org/", cache=False, store="memory:", **given)

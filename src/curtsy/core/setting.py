@@ -53,6 +53,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("output", "out", "jsonl"), "outputs"),
     **dict.fromkeys(("processes", "threads"), "workers"),
     **dict.fromkeys(("data", "content"), "body"),
+    **{name: name for name in ("headers", "params", "json")},  # of a fetch, where other libraries have them of a client
     "text": "main_text",
     "fresh": "restart",
     "retries": "max_retries",
@@ -202,8 +203,8 @@ def check_fields(value: Any) -> None:
 def suggested(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that a wrong one stands for: another word for it, or a misspelling; None without one."""
     names = list(known)
-    if (other := OTHER_NAMES.get(name)) in names:
-        return other
+    if (other := OTHER_NAMES.get(name)) is not None:
+        return other if other in names else None
     return next(iter(difflib.get_close_matches(name, names, 1)), None)
 
 

@@ -352,8 +352,8 @@ class Estimate:
         if left.today is None or not goal:
             return TimeLeft(0.0, left.in_all)
         counts = now.counts
-        if counts.done + counts.failed + counts.queued + counts.leased < LEAST:
-            return TimeLeft(now.ends_in)  # nothing is known of the site yet
+        if counts.done + counts.failed + counts.queued + counts.leased < LEAST and left.today < MINUTE:
+            return TimeLeft(now.ends_in)  # the pages of the site are not known yet, and no host rests
         is_open = goal < most and left.in_all is None and not is_endless  # else a limit ends it first
         growth = max(0.0, meter.growth) if is_open else 0.0
         if growth >= GROWING:

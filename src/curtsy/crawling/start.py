@@ -148,8 +148,9 @@ def _options_of(given: Mapping[str, Any]) -> tuple[CrawlOptions, dict[str, Any]]
     options = CrawlOptions(**{name: value for name, value in given.items() if name in names})
     settings = {name: value for name, value in given.items() if name not in names}
     known = {*inspect.signature(AsyncClient).parameters, *keys()}
+    own = names | CrawlKeywords.__annotations__.keys() - known - {"allowlist", "denylist"}
     for name in settings.keys() - known:  # a misspelt option; the client reports other unknown names
-        if (near := suggested(name, [*names, *known])) in names:
+        if (near := suggested(name, [*own, *known])) in own:
             raise PolicyError(f"{name} is not an option of a crawl. Did you mean {near}?")
     return options, settings
 

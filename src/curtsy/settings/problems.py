@@ -77,7 +77,7 @@ class Problems:
         elif section != "" and key is not None and key.scope == "general":
             hint = f"{did_you_mean}It belongs at the top of the file."
         elif elsewhere and key is None and meant in {*OTHER_NAMES.values()} - {*known, *others}:
-            hint = f"{did_you_mean}It is an argument in Python and an option of commands, such as --max-pages."
+            hint = f"{did_you_mean}It is an argument of a crawl or a fetch, and an option of commands."
         elif near:
             hint = f"Did you mean {near}?"
         elif len(known) <= 15:
