@@ -285,9 +285,11 @@ class Meter:
     @property
     def growth(self) -> float:
         """Return the number of URLs found for each one finished lately; 0 if unknown."""
-        change = self._change(RECENT)
-        if change.done < SEVERAL:
-            change = self._change(MINUTE)
+        return self.growth_in(RECENT if self._change(RECENT).done >= SEVERAL else MINUTE)
+
+    def growth_in(self, seconds: float) -> float:
+        """Return the same over the last `seconds`; a few pages in a row may have more links than the others."""
+        change = self._change(seconds)
         return change.seen / change.done if change.done >= LEAST else 0.0
 
 
@@ -343,8 +345,10 @@ class Estimate:
         # A queue that grows as fast as it is worked off does not end before a limit of pages or a budget does.
         # If most pages cost no budget, the crawl repeats an earlier one, so the end of its queue is near.
         is_repeat = now.free > MOSTLY
-        is_endless = meter.growth >= 1 and all(
-            math.isfinite(min(most, math.inf if is_repeat else each.today)) for each in hosts
+        is_endless = (
+            meter.growth >= 1
+            and meter.growth_in(MINUTE) >= 1
+            and all(math.isfinite(min(most, math.inf if is_repeat else each.today)) for each in hosts)
         )
         if is_endless:
             hosts = [each._replace(queued=max(each.queued, min(most, each.today))) for each in hosts]
