@@ -135,6 +135,24 @@ def test_what_cannot_be_asked_is_told_in_a_sentence(shell: Shell, snapshot: Snap
         snapshot(done.err, name)
 
 
+def test_the_time_of_the_next_try_is_told_once(shell: Shell) -> None:
+    """N5: a failure opens the breaker, so the time is known"""
+    with closed_port() as port:
+        done = shell("get", f"http://127.0.0.1:{port}/")
+
+    assert done.code == 75
+    assert done.err.count("Try again") == done.err.count("Try again in ") == 1
+
+
+@pytest.mark.parametrize("words", [("get",), ("crawl",), ("why",)], ids=lambda words: words[0])
+def test_a_scheme_without_its_colon_is_no_host(shell: Shell, words: tuple[str, ...]) -> None:
+    """U1: it would be a host with the name http"""
+    done = shell(*words, "http//example.org/")
+
+    assert done.code == 2
+    assert "no scheme" in done.err
+
+
 COMMANDS = (("get",), ("crawl",), ("why", "--ask"), ("robots",), ("download", "-o", "x"))
 """Commands that take a URL."""
 

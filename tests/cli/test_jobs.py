@@ -98,9 +98,11 @@ def test_jobs_are_removed_only_if_somebody_is_sure(shell: Shell, site: Site, sna
     shell("crawl", site.url("/"), "--job", "./here", "--jsonl", "here/pages.jsonl")
 
     unsure = shell("jobs", "rm", "mine")
+    unknown = shell("jobs", "rm", "nobody")
     sure = shell("jobs", "rm", "mine", "./here", "nobody", "--yes", "--json")
 
     assert unsure.code == 2
+    assert (unknown.code, "--yes" in unknown.err) == (1, False)
     snapshot(line_with(unsure.err, "--yes"), "unsure")
     assert (sure.code, sure.json) == (1, {"removed": ["mine", "./here"]})
     assert str(folder(shell, "nobody")) in sure.err

@@ -391,3 +391,11 @@ def test_a_fresh_copy_answers_and_a_stale_one_is_revalidated(
     for name, found in (("fresh", fresh), ("stale", stale)):
         assert "1 min" in named(found, "cache").says
         snapshot(named(found, "cache").says, name)
+
+
+def test_http_is_not_tried_without_a_request(shell: Shell) -> None:
+    """U1: whether https can be connected is only known by a connection"""
+    done = shell("why", "example.org", "--allow-http")
+
+    assert done.code == 2
+    assert "--ask" in done.err

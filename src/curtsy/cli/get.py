@@ -228,13 +228,13 @@ def _summary(result: FetchResult) -> str:
     return "; ".join(words)
 
 
-def _when(result: FetchResult) -> str:
-    """Return a sentence on when to retry; empty if unknown or already in the message."""
+def _told(result: FetchResult) -> str:
+    """Return the message of a failure, with the time of a retry if that is known."""
     from curtsy.core.time import span
 
     if result.retry_after is None or span(result.retry_after) in result.message:
-        return ""
-    return f" Try again in {span(result.retry_after)}."
+        return result.message
+    return f"{result.message.removesuffix(' Try again later.')} Try again in {span(result.retry_after)}."
 
 
 def _head(result: FetchResult) -> bytes:
@@ -316,7 +316,7 @@ class _Target:
             self._write(_for_terminal(result) if self._is_escaped else result.body)
         code = exit_for(result.reason, result.retry_after)
         if code is not Exit.FINE:
-            console.say(result.message + _when(result))
+            console.say(_told(result))
         return code
 
     def _extracted(self, result: FetchResult) -> dict[str, Any]:

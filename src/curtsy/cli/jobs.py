@@ -400,7 +400,7 @@ def rm(given: CommandContext, names: tuple[str, ...], is_sure: bool, is_json: bo
     from curtsy.crawling.jobs import folder_of, remove
 
     shared_names = _shared(given).keys()
-    if not is_sure:
+    if not is_sure and any(name in shared_names or folder_of(name).exists() for name in names):
         what = f"Delete {', '.join(map(console.plain, names))}, with all queued URLs?"
         console.confirm("this deletes the queues of jobs", what)
     removed, code = [], Exit.FINE

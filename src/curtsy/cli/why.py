@@ -70,7 +70,9 @@ def why(
     The exit code is that of get: 0, 1 (the host gave no answer lately), 3 (refused) or 75 (later). Of several URLs it
     is the most severe one.
     """
-    parsed = parsed_urls(given, named(urls, source), allow_http and ask)
+    if allow_http and not ask:
+        raise click.UsageError("--allow-http tries a connection, and why sends nothing without --ask. Give --ask too.")
+    parsed = parsed_urls(given, named(urls, source), allow_http)
     return run(lambda: _why(given, parsed, ask, is_json))
 
 

@@ -79,7 +79,7 @@ _CANONICAL = re.compile(
 """Pattern of URLs that are canonical already, unless they have dot segments or another spelling of the host."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_BARE = re.compile(r"(?!https?:|[A-Za-z][A-Za-z0-9+.-]*:(?![0-9]+(?:[/?#]|\Z)))[^/?#.:@\\\s][^@\s]*")
+_BARE = re.compile(r"(?!https?[:/]|[A-Za-z][A-Za-z0-9+.-]*:(?![0-9]+(?:[/?#]|\Z)))[^/?#.:@\\\s][^@\s]*")
 """Pattern of URLs without a scheme that begin with a host: `example.org`, `localhost:8000/a`, `[::1]`."""
 
 _PATH = re.compile(r"[^?#]*")
