@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.ending import end_all_since, ends_with_test, how_many
-from tests.support.warm import ROOT, Process
+from tests.support.warm import ROOT, WARM, Process
 
 PIPE = subprocess.PIPE
 
@@ -120,3 +120,13 @@ def test_the_tests_can_interrupt_what_they_start_though_their_parent_ignores_it(
     )  # fmt: skip
 
     assert (done.returncode, done.stderr.splitlines()[-1:]) == (-signal.SIGINT, ["KeyboardInterrupt"])
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"module"'])
+def test_one_that_is_killed_while_it_asks_leaves_the_others_their_turn(sent: bytes) -> None:
+    with WARM.connect() as connection:
+        connection.sendall(sent)
+
+    process = started("print('here')")
+
+    assert process.communicate(120) == ("here\n", "")

@@ -103,16 +103,20 @@ def serve(path: str) -> None:
             if listener not in ready:
                 continue
             connection, _ = listener.accept()
-            message, streams, _, _ = socket.recv_fds(connection, MOST, 3)
-            while not message.endswith(b"\n"):  # a long one comes in pieces
-                message += connection.recv(MOST)
+            message, streams = _received(connection)
+            if not message.endswith(b"\n"):  # it was killed while it asked
+                for stream in streams:
+                    os.close(stream)
+                connection.close()
+                continue
             request: Request = json.loads(message)
             import_module(request["module"])  # here, so that it is there for the next one
             gc.freeze()  # what is here already needs no look from those who come
             if (child := os.fork()) == 0:
                 break
             asking[child] = connection
-            connection.sendall(b"%d\n" % child)
+            with contextlib.suppress(OSError):  # it was killed meanwhile
+                connection.sendall(b"%d\n" % child)
             for stream in streams:
                 os.close(stream)
         else:
@@ -123,6 +127,16 @@ def serve(path: str) -> None:
         each.close()
     _become(request, streams)
     _run(request["module"])
+
+
+def _received(connection: socket.socket) -> tuple[bytes, list[int]]:
+    """Read a request and its streams; without a line end, whoever asked has ended."""
+    message, streams = b"", list[int]()
+    with contextlib.suppress(OSError):
+        message, streams, _, _ = socket.recv_fds(connection, MOST, 3)
+        while not message.endswith(b"\n") and (more := connection.recv(MOST)):  # a long one comes in pieces
+            message += more
+    return message, streams
 
 
 def _tell_ends(asking: dict[int, socket.socket]) -> None:
