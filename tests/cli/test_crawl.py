@@ -22,7 +22,7 @@ from tests.cli.shell import Shell, stop
 from tests.crawling.test_workers import workers
 from tests.support.bounds import ends_within
 from tests.support.polling import block_until
-from tests.support.redis_server import RedisServer, redis_available
+from tests.support.redis_server import RedisServer, lives, redis_available
 from tests.support.site import Reply, Site, Visit, closed_port, hang
 from tests.support.snapshot import Snapshot
 
@@ -146,6 +146,55 @@ def test_a_second_signal_ends_it_at_once_and_loses_nothing(
     snapshot(going_on, "going on")
     assert site.url("/slow") in pages_of(shell.project / "pages.jsonl")
     assert len(pages_of(shell.project / "pages.jsonl")) == 4
+
+
+def test_a_signal_ends_a_crawl_with_a_worker_that_stands_still(shell: Shell, site: Site) -> None:
+    """Issue 17: in good order and in time; the worker is not left behind, and nothing is lost"""
+    linked(site, 2, "/slow")
+    site.reply("/slow", hang())
+    words = ("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl", "--workers", "2")
+    process = shell.start(*words, CURTSY_TIMEOUT="2")  # the slot of a worker that was killed is held for so long
+    block_until(lambda: bool(site.count("/slow")), process)
+    crew = workers(process.pid)
+    for each in crew:
+        os.kill(each, signal.SIGSTOP)
+
+    process.send_signal(signal.SIGTERM)
+    told(process, "stopping")
+    done = stop(process)
+    site.page("/slow", "<title>At last</title>")
+    resumed = shell(*words)
+
+    assert (done.code, len(crew)) == (130, 2)
+    assert done.err.endswith(f"\n  {shlex.join(('curtsy', *words))}\n"), "it says how to resume"
+    block_until(lambda: not any(map(lives, crew)))
+    assert resumed.code == 0
+    found = pages_of(shell.project / "pages.jsonl")
+    assert len(found) == len(set(found)) == 4
+
+
+def test_a_crawl_whose_server_was_emptied_ends_and_says_what_to_do(
+    shell: Shell, site: Site, snapshot: Snapshot
+) -> None:
+    """Issue 17: its pages stay in its outputs, and no worker is left behind"""
+    if reason := redis_available():
+        pytest.skip(reason)
+    linked(site, 30)
+    with RedisServer() as server:
+        words = ("crawl", site.url("/"), "--job", "mine", "--store", server.url, "--workers", "2")
+        process = shell.start(*words, "--jsonl", "pages.jsonl", **SLOWLY)
+        block_until(lambda: site.count() > 6, process)
+        crew = workers(process.pid)
+        server.restart()
+        _, err = process.communicate(timeout=60)
+        again = shell(*words, "--jsonl", "others.jsonl")
+
+    assert process.returncode == 78
+    snapshot(re.sub(r"127\.0\.0\.1:\d+", "SERVER", line_with(err.decode(), "does not have the job")), "gone")
+    assert pages_of(shell.project / "pages.jsonl")
+    assert len(crew) == 2
+    block_until(lambda: not any(map(lives, crew)))
+    assert (again.code, len(pages_of(shell.project / "others.jsonl"))) == (0, 31)
 
 
 @pytest.mark.soak

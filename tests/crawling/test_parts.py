@@ -219,6 +219,69 @@ def test_addresses_that_cannot_be_are_told(monkeypatch: pytest.MonkeyPatch) -> N
             open_output(text)
 
 
+SECRET = "s3cr3t-of-the-store"
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """The URL of a store, and all that is kept of a crawl there and in the folder of its job."""
+
+    def kept() -> bytes:
+        return b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'state.sqlite'}", kept
+        return
+    if reason := redis_available():
+        pytest.skip(reason)
+    with RedisServer() as server:
+
+        def all_kept() -> bytes:
+            hashes = [key for key in server.command("KEYS", "*") if server.command("TYPE", key) == b"hash"]
+            return kept() + repr([(key, server.command("HGETALL", key)) for key in hashes]).encode()
+
+        yield server.url, all_kept
+
+
+async def test_a_password_in_the_address_of_an_output_is_kept_nowhere(
+    site: Site, tmp_path: Path, place: tuple[str, Callable[[], bytes]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Issue 17, F62: and the output is continued with another password"""
+    build(site, "fan", 4)
+    store, kept = place
+    caplog.set_level("DEBUG", "curtsy")
+    summaries = []
+    for number, most in enumerate((2, 5)):
+        output = open_output(f"memory://user:{SECRET}{number}@bucket/{tmp_path.name}/pages.jsonl")
+        async with acrawl(
+            site.url("/page/0"), **QUICK | {"store": store}, job=tmp_path / "docs", outputs=[output], max_pages=most
+        ) as crawl:
+            summaries.append(await crawl.run())
+
+    assert [summary.outputs[0].entries for summary in summaries] == [2, 4]
+    assert b"memory://***@bucket" in kept()
+    assert SECRET.encode() not in kept()
+    assert SECRET not in caplog.text + repr(summaries)
+
+
+def test_a_password_is_in_no_error_about_an_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 17, F62: those of a library that connects at once are errors of the output"""
+
+    class Unreachable(fsspec.get_filesystem_class("memory")):  # type: ignore[misc]
+        cachable = False
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            raise ConnectionRefusedError(f"sftp://user:{SECRET}@host refused us")
+
+    fsspec.register_implementation("unreachable", Unreachable, clobber=True)
+    address = f"://user:{SECRET}@host/pages"
+    for text in (f"unreachable{address}.jsonl", f"nonsense{address}.jsonl", f"s3{address}", f"folder:sftp{address}"):
+        with pytest.raises((NotWritten, PolicyError)) as told:
+            open_output(text)
+        assert SECRET not in str(told.value)
+        assert "***@host" in str(told.value)
+
+
 async def test_parts_of_another_crawl_are_left_alone(site: Site, bucket: Bucket, tmp_path: Path) -> None:
     """Those of the job are continued if it is started over."""
     site.page("/", html())

@@ -1,15 +1,19 @@
-"""Messages between a crawl and its worker processes (worker_pool.py, worker.py), over a pair of sockets.
+"""Start of worker processes, and the messages between them and the crawl (worker_pool.py, worker.py).
 
-Both ends are processes of one program and of one version, so a message is a pickle with its length before it.
+Messages go over a pair of sockets. Both ends are processes of one program and of one version, so a message is a pickle
+with its length before it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import pickle
 import socket
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
@@ -234,3 +238,14 @@ class LogSender(logging.Handler):
         """Send a record, from any thread."""
         message = record.getMessage() if record.args else record.msg
         self._loop.call_soon_threadsafe(self._channel.send, Logged(record.name, record.levelno, message))
+
+
+def start_worker() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Start a worker process; return the crawl's end of its socket."""
+    here, there = socket.socketpair()
+    loop = "uvloop" if type(asyncio.get_running_loop()).__module__.startswith("uvloop") else "asyncio"
+    words = [sys.executable, "-m", "curtsy.crawling.worker", str(there.fileno()), loop]
+    path = os.pathsep.join(filter(None, sys.path))  # classes of the program's modules may be among the arguments
+    with there:
+        environment = {**os.environ, "PYTHONPATH": path}
+        return here, subprocess.Popen(words, pass_fds=[there.fileno()], env=environment, stdin=subprocess.DEVNULL)

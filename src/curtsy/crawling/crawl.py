@@ -29,7 +29,7 @@ from curtsy.crawling.outputs.protocol import Output
 from curtsy.crawling.progress import CrawlSnapshot, CrawlSummary, CrawlTotals, HostProgress
 from curtsy.crawling.results import CrawledPage
 from curtsy.crawling.seeds import Given, Seeds
-from curtsy.crawling.worker_pool import WorkerPool
+from curtsy.crawling.worker_pool import CLOSING, HASTY, WorkerPool
 from curtsy.engine.counters import process_name
 from curtsy.engine.crawl_view import SILENT
 from curtsy.engine.session import Session
@@ -372,7 +372,7 @@ class AsyncCrawl:
             stack.push_async_callback(self.frontier.close)
             stack.push_async_callback(self._seeds.close)
             if self._pool is not None:
-                stack.push_async_callback(self._pool.close)
+                stack.push_async_callback(self._pool.close, CLOSING if self._crawler.stopping is None else HASTY)
             wrong = self._committer.close()
             if wrong is not None:
                 raise wrong

@@ -18,7 +18,7 @@ import os
 import pickle
 import socket
 import subprocess
-import sys
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +49,7 @@ from curtsy.crawling.channel import (
     Report,
     Widen,
     Withdraw,
+    start_worker,
 )
 from curtsy.crawling.filters import Filters
 from curtsy.crawling.frontier.protocol import AsyncFrontier, Claimed, Deferred, Room
@@ -66,8 +67,12 @@ _log: LibraryLogger = library_logger("crawl")
 MOST_DEATHS = 20
 """Maximum number of workers that are started again in one run."""
 
-CLOSING = 5.0
-"""Seconds for a worker to return its URLs, or to end."""
+CLOSING, HASTY = 5.0, 1.0
+"""Seconds for the workers to end, and if the crawl was stopped."""
+
+RETURNING = 0.75
+"""Seconds for workers to return their URLs at the end of a crawl. Others are suspended, or read a page that takes
+long: they are killed, so that the crawl ends before it is ended by force."""
 
 MOST_WORKERS = 256
 
@@ -198,7 +203,7 @@ class WorkerPool:
             await self._start(number)
 
     async def _start(self, number: int) -> None:
-        end, process = _spawn()
+        end, process = start_worker()
         channel = Channel(lambda message: self._receive(number, message), lambda: self._lose(number))
         await channel.open(end)
         self._processes[number] = _Process(channel, process)
@@ -251,17 +256,18 @@ class WorkerPool:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def close(self) -> None:
-        """End the workers."""
+    async def close(self, seconds: float = CLOSING) -> None:
+        """End the workers; kill those that take longer than `seconds`."""
         self._is_closed = True
         if self._tasks:
             await asyncio.wait(self._tasks)
         processes, self._processes = [each for each in self._processes if each], [None] * self._count
         for each in processes:
             each.channel.close()
+        until = time.monotonic() + seconds
         for each in processes:
             try:
-                await in_thread(each.process.wait, CLOSING)
+                await in_thread(each.process.wait, max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 each.process.kill()
                 await in_thread(each.process.wait)
@@ -468,29 +474,27 @@ class WorkerPool:
         self._broadcast(Withdraw())
 
     async def cancel_all(self) -> None:
-        """Cancel all running fetches; their URLs are put back."""
+        """Cancel all running fetches at the end of the crawl, and put back their URLs. May kill workers."""
         if self._sent:
             self._returned.clear()
             self._broadcast(Cancel())
             try:
-                await asyncio.wait_for(self._returned.wait(), CLOSING)
-            except TimeoutError:  # the worker is suspended, or reads a page that takes long
-                for ticket in list(self._sent):
-                    if (sent := self._take(ticket)) is not None:
-                        self._put_back(sent.claimed)
+                await asyncio.wait_for(self._returned.wait(), RETURNING)
+            except TimeoutError:
+                await self._kill_holders()
+
+    async def _kill_holders(self) -> None:
+        """Kill the workers that still have URLs, and put these back."""
+        self._is_closed = True  # so that no worker is started again
+        held = [sent for ticket in list(self._sent) if (sent := self._take(ticket)) is not None]
+        for each in held:
+            self._put_back(each.claimed)
+        for number in {each.worker for each in held}:
+            if (process := self._processes[number]) is not None:
+                process.process.kill()
+                await in_thread(process.process.wait)
 
     def _put_back(self, claimed: Claimed) -> None:
         finished = Finished(claimed, Deferred(0.0))
         self._results.put(finished)
         self.hosts.ended(finished, None, self._timers.now())
-
-
-def _spawn() -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """Start a worker process; return the crawl's end of its socket."""
-    here, there = socket.socketpair()
-    loop = "uvloop" if type(asyncio.get_running_loop()).__module__.startswith("uvloop") else "asyncio"
-    words = [sys.executable, "-m", "curtsy.crawling.worker", str(there.fileno()), loop]
-    path = os.pathsep.join(filter(None, sys.path))  # classes of the program's modules may be among the arguments
-    with there:
-        environment = {**os.environ, "PYTHONPATH": path}
-        return here, subprocess.Popen(words, pass_fds=[there.fileno()], env=environment, stdin=subprocess.DEVNULL)

@@ -180,7 +180,7 @@ class RedisJobs:
         if str(error).startswith(GONE):
             return JobGone(
                 f"{self.server.address.shown} does not have the job any more: it was deleted, restarted by another "
-                "process, or lost with the server's memory. Start it again."
+                "process, or lost with the server's memory. Start it again, with other outputs."
             )
         return self.server.failed(error)
 

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from curtsy.core.errors import PolicyError
+from curtsy.core.masking import mask_url
 from curtsy.crawling.outputs.part_storage import is_url
 from curtsy.crawling.outputs.protocol import Output
 from curtsy.engine.arguments import wrong
@@ -61,7 +62,7 @@ def open_output(
             kind = "folder"
     if not path or not kind:
         raise PolicyError(
-            f"output = {text!r} must end in .jsonl, .warc.gz, .warc, .parquet, .csv or /, or say its kind: "
+            f"output = {mask_url(text)!r} must end in .jsonl, .warc.gz, .warc, .parquet, .csv or /, or say its kind: "
             f"{', '.join(f'{each}:PATH' for each in KINDS)}."
         )
     check_path("output", text)
@@ -88,7 +89,8 @@ def open_output(
             return Mirror(path)
         case "folder":
             if is_url(path):
-                raise PolicyError(f"output = {text!r} is a folder of single files, which a URL cannot be. Use .jsonl.")
+                shown = mask_url(text)
+                raise PolicyError(f"output = {shown!r} is a folder of single files, which a URL cannot be. Use .jsonl.")
             return Folder(path, mask_secrets=mask_secrets)
         case "csv":
             return PagesCsv(path, mask_secrets=mask_secrets)

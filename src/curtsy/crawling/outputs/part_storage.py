@@ -109,7 +109,10 @@ class RemoteFolder:
         except ImportError as error:
             raise PolicyError(f"{self.shown} needs another library: {str(error).rstrip('.')}.") from error
         except ValueError as error:
-            raise PolicyError(f"{self.shown} is no address that fsspec knows: {str(error).rstrip('.')}.") from error
+            why = mask_url(str(error)).rstrip(".")
+            raise PolicyError(f"{self.shown} is no address that fsspec knows: {why}.") from error
+        except Exception as error:  # some of the libraries connect here
+            raise self._failed("", error) from error
 
     def put(self, path: str, name: str) -> int:
         """Upload a file."""
@@ -140,7 +143,8 @@ class RemoteFolder:
         return f"{self._root.rstrip('/')}/{name}"
 
     def _failed(self, name: str, error: Exception) -> NotWritten:
-        place, why = f"{self.shown}/{name}", " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        place = f"{self.shown}/{name}".rstrip("/")
+        why = mask_url(" ".join(str(error).split())).rstrip(".") or type(error).__name__
         return NotWritten(
             f"{place} could not be accessed: {why}. Check the address, the credentials and the connection, then start "
             "the crawl again: it resumes.",

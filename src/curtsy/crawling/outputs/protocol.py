@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from curtsy.core.errors import NotWritten, PolicyError
+from curtsy.core.masking import mask_url
 from curtsy.crawling.outputs.append_file import STANDARD_OUTPUT, AppendFile, End, not_written, read_state, whole_lines
 from curtsy.crawling.outputs.part_storage import is_url
 from curtsy.crawling.results import CrawledPage, SkippedUrl
@@ -95,12 +96,15 @@ class FileOutput:
         """Create an output. `file` is the name of its AppendFile if `path` is a folder."""
         check_path("path", path)
         if is_url(path) and not self.takes_urls:
-            raise PolicyError(f"path = {path!r} must be on this machine. For a URL, use open_output() or Parts.")
+            shown = mask_url(os.fspath(path))
+            raise PolicyError(f"path = {shown!r} must be on this machine. For a URL, use open_output() or Parts.")
         is_as_given = is_url(path) or (path == STANDARD_OUTPUT and not file)
         self.path = os.fspath(path) if is_as_given else os.path.abspath(path)
         self.is_durable = False
         """True if a flush waits until the data would survive a power cut."""
-        self.name = f"{kind}:{self.path}"
+        self.shown = mask_url(self.path) if is_url(path) else self.path
+        """Path for names and messages: that of a URL has no secrets, because the frontier stores the name (F62)."""
+        self.name = f"{kind}:{self.shown}"
         self._file = AppendFile(os.path.join(self.path, file) if file else self.path, is_ours=bool(file))
         self._flushed: Any | None = None
         """Result of the last flush; None while it is not open."""
@@ -119,7 +123,7 @@ class FileOutput:
         except BaseException as error:
             self.discard()
             if isinstance(error, OSError):
-                raise not_written(self.path, error) from error
+                raise not_written(self.shown, error) from error
             raise
 
     def page(self, page: CrawledPage) -> None:
@@ -201,7 +205,7 @@ class FileOutput:
         try:
             yield
         except BaseException as error:
-            failure = not_written(self.path, error) if isinstance(error, OSError) else error
+            failure = not_written(self.shown, error) if isinstance(error, OSError) else error
             flushed, self._flushed = self._flushed, None
             if flushed is not None and not self.is_stream:
                 self.discard(str(failure))
