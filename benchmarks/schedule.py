@@ -3,7 +3,7 @@
     python -m benchmarks.schedule [PART ...] [--quick]
     python -m benchmarks.schedule --urls 100000000 --hosts 1000000      (eleven minutes of CPU; --seconds for fewer)
 
-The hosts have sizes by a power law: most have a few URLs, one has about a fortieth of all. A twentieth of the hosts
+The hosts have sizes by a power law: most have a few URLs, one has 2 to 4 % of all. A twentieth of the hosts
 belongs to one registered domain. A fetch takes up to two seconds, and a host rests for the default pause of 3.5 s after
 each. Nothing is sent, and no URL is stored: the figures are of the host schedule alone. `nodes` distributes the same
 hosts over the partitions of a shared job, and these over the nodes of a cluster.

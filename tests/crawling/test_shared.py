@@ -32,7 +32,7 @@ from curtsy.crawling.running_fetches import CROWDED
 from curtsy.crawling.start import acrawl
 from tests.crawling.crawl_process import CrawlProcess
 from tests.crawling.web import QUICK, html
-from tests.support.bounds import Lateness
+from tests.support.bounds import Lateness, Slowness
 from tests.support.polling import block_until, steady, until
 from tests.support.redis_server import RedisCluster, RedisServer
 from tests.support.site import Reply, Site, Visit
@@ -131,6 +131,7 @@ def crawl_through_kills_and_hiccups(
 
     hiccups = {kills // 4: 2.0, kills // 2: 20.0, 3 * kills // 4: 2.0} if kills else {}
     total, killed = pages * len(hosts), 0
+    over_at: list[float] = []
     with Lateness() as late:
         workers = [worker(place) for place in range(8)]
         for kill in range(kills):
@@ -140,20 +141,24 @@ def crawl_through_kills_and_hiccups(
             workers[place] = worker(place)
             if kill in hiccups:
                 hiccup(hiccups[kill])
+                over_at.append(time.monotonic())
         summaries = [each.summary(600) for each in workers]
 
     visits = [visit for visit in site.visits() if visit.path != "/robots.txt"]
     seen = Counter((visit.host, visit.path) for visit in visits)
     written = [url for each in files for url in _written(each)]
-    pairs = [pair for host in hosts for pair in pairwise(site.visits(host=host))]
+    gaps = [after.at - before.at for host in hosts for before, after in pairwise(site.visits(host=host))]
     times = sorted(visit.at for visit in site.visits())
+    waits = [times[bisect_left(times, at)] - at for at in over_at]
     used = rate_used(times, rate)
     figures = {
         "kills": killed,
         "lost": [url for url in _all_pages(hosts, pages) if url not in seen],
         "without a page": sum((Counter(_without(summary)) for summary in summaries), Counter()),
         "repeated": len(visits) - len(seen),
-        "gaps short by more than 1 ms": sum(after.at - before.at < GAP - 0.001 for before, after in pairs),
+        "gaps short by more than 1 ms": sum(gap < GAP - 0.001 for gap in gaps),
+        "shortest gap": round(min(gaps), 3),
+        "back after": [round(wait, 2) for wait in waits],
         "most in one second": max(bisect_left(times, at + 1.0) - place for place, at in enumerate(times)),
         "most beyond the rate": round(beyond(times, rate), 1),
         "late by": round(late.most, 3),
@@ -165,6 +170,8 @@ def crawl_through_kills_and_hiccups(
     assert len(written) == len(set(written)) == total, "some page was not written, or twice"
     assert all(len(site.visits(host=host)) <= budget for host in hosts)
     assert all(site.max_concurrency(host) == 1 for host in hosts)
+    assert min(gaps) >= GAP - 0.001 - late.most
+    assert max(waits, default=0.0) < 2.0 + late.most
     # The burst of 1, and what came together because the machine or the site was late.
     assert beyond(times, rate) <= 1 + rate * (FORGIVEN / SECOND + LATENESS + late.most)
     if not kills:
@@ -219,6 +226,39 @@ def test_eight_workers_use_the_global_rate(site: Site, tmp_path: Path) -> None:
     """Issue 17: at least 0.95 of it, without faults"""
     with RedisServer() as server:
         crawl_through_kills_and_hiccups(site, tmp_path, server.url, lambda _: None, pages=40, kills=0)
+
+
+@pytest.mark.soak
+def test_four_workers_are_back_two_seconds_after_a_hiccup_and_meanwhile_none_sends(site: Site, tmp_path: Path) -> None:
+    """Issue 17: with the timeouts that users have; before, they sent 70 requests in a second where 21 are allowed"""
+    hosts, rate, names = [f"127.0.1.{number}" for number in range(1, 61)], 20.0, [f"W{n}/1" for n in range(4)]
+    options: dict[str, Any] = {**MANNERS, "seeds": build(site, 1000, hosts=hosts), "global_qps": rate}
+    with RedisServer() as server, Slowness() as machine, Lateness() as late:
+        workers = [
+            CrawlProcess(**options, store=server.url, job=str(tmp_path / name[:2] / "shared"), user_agent=name)
+            for name in names
+        ]
+        block_until(lambda: all(len(_pages_asked_by(site, name)) > 20 for name in names))
+        server.pause()
+        paused_at = time.monotonic()
+        block_until(lambda: time.monotonic() > paused_at + 2.0)
+        server.resume()
+        resumed_at = time.monotonic()
+        block_until(lambda: all(_asked_by(site, name)[-1].at > resumed_at for name in names))
+        back_after = time.monotonic() - resumed_at
+        block_until(lambda: time.monotonic() > resumed_at + 3.0)
+        for worker in workers:
+            worker.stop()
+        ends = [worker.summary()["ended"] for worker in workers]
+
+    times = sorted(visit.at for visit in site.visits())
+    during = [at - paused_at for at in times if paused_at + LATENESS + late.most < at < resumed_at]
+    print({"back after": round(back_after, 2), "during": during, "most beyond the rate": round(beyond(times, rate), 1)})
+    assert ends == ["stopped"] * 4
+    assert not during
+    assert back_after < 2.0 * machine.wall + late.most
+    assert beyond(times, rate) <= 1 + rate * (FORGIVEN / SECOND + LATENESS + late.most)
+    assert all(site.max_concurrency(host) == 1 for host in hosts)
 
 
 def test_a_host_has_no_more_pages_than_it_may_over_all_workers_and_restarts(site: Site, tmp_path: Path) -> None:
