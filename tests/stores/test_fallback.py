@@ -599,6 +599,30 @@ def test_what_is_counted_while_records_go_home_is_not_lost(clock: FakeClock) -> 
     assert fallback.update("host:a", keep) == 5
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_after_an_outage_only_records_that_changed_in_it_are_looked_at(clock: FakeClock, waits: bool) -> None:
+    """Issue 17: a call for each that is remembered kept all requests waiting, for seconds on a busy machine"""
+    inner = Unsteady(clock)
+    fallback = fallback_store(inner, waits=waits, monotonic=lambda: clock.now().at / SECOND)
+    keys = [f"host:{number}" for number in range(1000)]
+    for key in keys:
+        fallback.update(key, count)
+    inner.is_out = True
+    for key in keys[:3]:
+        fallback.update(key, count)
+    assert fallback.inner.held == 1000
+    inner.is_out = False
+    inner.asked_at.clear()
+
+    clock.advance(2)
+    fallback.update(keys[0], keep)
+    _wait_for_prober()
+
+    assert len(inner.asked_at) <= 2 + 3 + 1, "the probe, the three, and perhaps this update"
+    assert (fallback.inner.is_out, fallback.inner.held) == (False, 0)
+    assert [fallback.update(key, keep) for key in keys] == [2] * 3 + [1] * 997
+
+
 def count_for_days(record: Host | None, now: Now) -> tuple[Host, int]:
     """As `count`, but written so that it does not expire while the test runs."""
     changed, answer = count(record, now)

@@ -357,9 +357,16 @@ class FallbackState:
             return True
 
     def end(self) -> None:
-        """End the outage: keys that are not in `bases` use the store from here on."""
+        """End the outage: keys that are not in `bases` use the store from here on.
+
+        Records that did not change leave `bases` at once, because the store needs nothing of them. With thousands of
+        them, one call each would keep all requests waiting for seconds.
+        """
         with _lock:
             self.is_out = False
+            for key in [key for key in self.bases if key not in self._synced and self._is_unchanged(key)]:
+                del self.bases[key]
+                self.memory.forget(key)
 
     def to_move(self, stuck: set[str]) -> list[str]:
         """Return the keys to write to the store, changed ones first, without `stuck` ones."""
