@@ -5,7 +5,8 @@ StoreError, except for a record of a later version, an outage begins, with one w
 remembered records, on a continuation of the store's clock. A key that is not remembered starts from the store's record,
 if the store can still be read. A background probe retries the store after 1, 2, 4 … 30 seconds; calls do not wait for
 it. When the store accepts a write, `Record.joined` merges each changed record into it. Until then, the key stays in
-memory, so that a host always has exactly one record. Records that a working store has lost are restored in the background too.
+memory, so that a host always has exactly one record. Records that a working store has lost are restored in the
+background too.
 """
 
 from __future__ import annotations
