@@ -181,6 +181,7 @@ def test_those_at_work_on_a_shared_job_are_named_with_when_they_were_last_heard(
         block_until(lambda: bool(site.count("/slow")), process)
         block_until(lambda: bool((found := shell(*look, "--json").json)["busiest"]) and found["pages"] == 4, process)
 
+        removed = shell("jobs", "rm", "mine", "--yes", "--store", server.url)
         running, found = shell(*look), shell(*look, "--json").json
         process.kill()
         process.communicate()
@@ -188,6 +189,7 @@ def test_those_at_work_on_a_shared_job_are_named_with_when_they_were_last_heard(
         server.command("ZINCRBY", "curtsy:crawl:{mine}:workers", -60_000_000, worker["worker"])  # a minute goes by
         killed, left = shell(*look), shell(*look, "--json").json
 
+    assert (removed.code, "running" in removed.err) == (1, True), "as a job of this machine"
     assert (found["workers"], worker["pages"], left["workers"]) == (1, 4, 0)
     state = line_with(running.out, "state ")
     assert (state.split()[1], numbers(state)) == ("running", [1])

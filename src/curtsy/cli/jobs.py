@@ -14,7 +14,7 @@ import msgspec
 from curtsy.cli import console
 from curtsy.cli.command import JSON, YES, command, duration, group, job_name, known_jobs
 from curtsy.cli.context import CommandContext, Exit
-from curtsy.core.crawl_messages import LIMITS
+from curtsy.core.crawl_messages import LIMITS, running_job
 from curtsy.core.errors import CurtsyError, StoreError
 from curtsy.core.masking import mask_url
 from curtsy.core.time import span
@@ -394,21 +394,23 @@ def requeue(
 @click.option("--json", "is_json", is_flag=True, help="Write the deleted jobs as JSON.")
 @click.pass_obj
 def rm(given: CommandContext, names: tuple[str, ...], is_sure: bool, is_json: bool) -> Exit:
-    """Delete jobs. Their outputs remain; their queues are lost."""
+    """Delete jobs. Their outputs remain; their queues are lost. A job that is running is not deleted."""
     import asyncio
 
     from curtsy.crawling.jobs import folder_of, remove
 
-    shared_names = _shared(given).keys()
-    if not is_sure and any(name in shared_names or folder_of(name).exists() for name in names):
+    shared_jobs = _shared(given)
+    if not is_sure and any(name in shared_jobs or folder_of(name).exists() for name in names):
         what = f"Delete {', '.join(map(console.plain, names))}, with all queued URLs?"
         console.confirm("this deletes the queues of jobs", what)
     removed, code = [], Exit.FINE
     for name in names:
         try:
-            if name in shared_names:
+            if (found := shared_jobs.get(name)) is not None:
                 from curtsy.crawling.frontier.redis_jobs import forget
 
+                if found.workers:
+                    raise StoreError(running_job(name))
                 asyncio.run(forget(_server(given), name))
             else:
                 remove(folder_of(name))

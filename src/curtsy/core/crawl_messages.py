@@ -158,8 +158,8 @@ def replicas_behind(server: str, replicas: int, seconds: float) -> str:
 
 
 def running_job(name: str) -> str:
-    """Describe a job that cannot be removed while it runs."""
-    return f"the job {name} is running. Stop it first, then remove it."
+    """Describe a job that cannot be removed or changed while it runs."""
+    return f"the job {name} is running. Stop it first."
 
 
 def present_workers(job: str, workers: Sequence[str]) -> str:
