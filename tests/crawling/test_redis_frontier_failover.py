@@ -6,17 +6,21 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Iterator
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.crawling.frontier.protocol import Claimed, Counts, Done, Ending, Found
 from curtsy.crawling.frontier.redis import RedisFrontier
+from curtsy.crawling.start import acrawl
 from curtsy.stores.url import parse_server
+from tests.crawling.web import QUICK, html
 from tests.support.listening import carry, listening
 from tests.support.polling import block_until, until
 from tests.support.redis_server import RedisCluster, RedisServer, redis_available
+from tests.support.site import Reply, Site, Visit
 from tests.support.snapshot import Snapshot
 
 SLOW = 30.0
@@ -181,6 +185,36 @@ async def test_a_failover_in_the_middle_of_a_crawl_loses_nothing_and_repeats_wha
     assert counts == Counts(queued=0, leased=0, done=len(everything), failed=0, hosts=hosts)
     repeated = [url for url in everything if ended.count(url) > 1]
     assert set(repeated) <= set(behind), "repeated, though the replica knew of its end"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_crawl_adds_the_links_again_that_the_replica_lacks(
+    pair: Pair, site: Site, tmp_path: Path, workers: int
+) -> None:
+    """Issue 17: though its process knew that they were added, and did not look at them any more"""
+    pages, loop = 60, asyncio.get_running_loop()
+
+    async with switched(pair.primary.port) as (switch, url):
+
+        def answer(visit: Visit) -> Reply:
+            number = int(visit.path.rpartition("/")[2])
+            if number == 6 and site.count(visit.path) == 1:
+                pair.catch_up()
+                pair.part()
+            elif number == 15 and site.count(visit.path) == 1:
+                loop.call_soon_threadsafe(switch.fail_over, pair.replica.port)
+            below = [each for each in (2 * number + 1, 2 * number + 2) if each < pages]
+            return Reply(body=html(*(f"/page/{each}" for each in below)), headers={"Content-Type": "text/html"})
+
+        site.on("/page/*", answer)
+        given: dict[str, Any] = {**QUICK, "store": url, "job": tmp_path / "job", "lease": 1.0, "workers": workers}
+        async with acrawl(site.url("/page/0"), **given, concurrency=1, timeout=2.0) as crawl:
+            summary = await crawl.run()
+
+    paths = [visit.path for visit in site.visits() if visit.path != "/robots.txt"]
+    assert summary.ended == "done"
+    assert set(paths) == {f"/page/{number}" for number in range(pages)}, "lost"
+    assert len(paths) > pages, "the replica lacked nothing"
 
 
 async def test_with_replicas_a_page_ends_only_when_they_have_its_links(pair: Pair, snapshot: Snapshot) -> None:

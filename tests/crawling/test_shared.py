@@ -31,6 +31,7 @@ from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.running_fetches import CROWDED
 from curtsy.crawling.start import acrawl
 from tests.crawling.crawl_process import CrawlProcess
+from tests.crawling.test_redis_frontier_failover import Pair
 from tests.crawling.web import QUICK, html
 from tests.support.bounds import Lateness, Slowness
 from tests.support.polling import block_until, steady, until
@@ -390,6 +391,14 @@ class Cable:
     def __exit__(self, *_: object) -> None:
         self.cut()
 
+    def lead_to(self, port: int) -> None:
+        """Lead to another server, and cut the ways to the one before."""
+        with self._lock:
+            self._there = port
+            for each in self._sockets[1:]:
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+
     def cut(self) -> None:
         """Cut it for good."""
         with self._lock:
@@ -425,6 +434,55 @@ def test_a_worker_that_is_cut_off_stops_and_the_others_take_over(site: Site, tmp
     assert len({(visit.host, visit.path) for visit in site.visits() if visit.path != "/robots.txt"}) == 7 * len(hosts)
     assert all(visit.at <= cut_at + lease for visit in _asked_by(site, "Lonely/1"))
     assert all(site.max_concurrency(host) == 1 for host in hosts)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("is_spent", [False, True], ids=["", "spent budgets"])
+def test_a_failover_to_a_replica_that_is_a_second_behind(site: Site, tmp_path: Path, is_spent: bool) -> None:
+    """Issue 17, F54: nothing is lost, at most the pages of that second are repeated, and no budget is over by more than
+    the charges that the replica lacked"""
+    pages, hosts, names = 30, [f"127.0.1.{number}" for number in range(1, 25)], "abcd"
+    budget = pages // 2 if is_spent else 2 * pages
+    options: dict[str, Any] = {
+        **MANNERS, "seeds": build(site, pages, hosts=hosts), "max_requests_per_day": budget, "lease": 3.0,
+        "patience": 15.0,
+    }  # fmt: skip
+    with RedisServer("--repl-diskless-sync-delay", "0") as primary, RedisServer() as replica, Lateness() as late:
+        pair = Pair(primary, replica)
+        pair.follow()
+        with Cable(primary.port) as cable:
+            options["store"] = f"redis://127.0.0.1:{cable.port}/0"
+            files = [tmp_path / f"{name}.jsonl" for name in names]
+            workers = [
+                CrawlProcess(**options, job=str(tmp_path / file.stem / "shared"), outputs=[str(file)]) for file in files
+            ]
+            block_until(lambda: site.count() > 8 * len(hosts))
+            pair.catch_up()
+            pair.part()
+            parted_at = time.monotonic()
+            block_until(lambda: time.monotonic() > parted_at + 1.0)
+            cable.lead_to(replica.port)
+            primary.stop()
+            over_at = time.monotonic()
+            summaries = [worker.summary() for worker in workers]
+
+    seen = Counter((visit.host, visit.path) for visit in site.visits() if visit.path != "/robots.txt")
+    late_ones = {(visit.host, visit.path) for visit in site.visits() if visit.at > parted_at - LATENESS - late.most}
+    written = Counter(url for file in files for url in _written(file))
+    over = [len(site.visits(host=host)) - budget for host in hosts]
+    lacked = [
+        sum(parted_at - LATENESS - late.most < visit.at < over_at + LATENESS + late.most for visit in visits)
+        for visits in (site.visits(host=host) for host in hosts)
+    ]
+    repeated = [each for each, count in seen.items() if count > 1]
+    back_after = min(visit.at for visit in site.visits() if visit.at > over_at) - over_at
+    print({"repeated": len(repeated), "in two files": sum(count > 1 for count in written.values()), "over": max(over)})
+    assert {summary["ended"] for summary in summaries} == ({"later"} if is_spent else {"done"})
+    assert is_spent or len(seen) == len(written) == pages * len(hosts), "some page was lost"
+    assert set(repeated) <= late_ones, "repeated, though the replica knew of its end"
+    assert all(more <= most for more, most in zip(over, lacked, strict=True))
+    assert not is_spent or min(over) >= -2, "a request that was charged and not sent"
+    assert back_after < 15
 
 
 def test_a_worker_that_stood_still_for_longer_than_its_lease_writes_nothing_that_another_has_written(

@@ -96,6 +96,10 @@ class FetchAll(msgspec.Struct):
     """Tickets of the worker's claims that were written since the last such message."""
 
 
+class Forget(msgspec.Struct):
+    """Request to forget which hrefs the frontier knows."""
+
+
 class Divide(msgspec.Struct):
     """Number of processes that divide the common limits in an outage."""
 

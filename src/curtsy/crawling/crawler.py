@@ -22,6 +22,7 @@ from typing import Any
 
 from curtsy.core.errors import CurtsyError, NotWritten, PolicyError, Reason
 from curtsy.core.time import span
+from curtsy.crawling.channel import Forget
 from curtsy.crawling.committer import Committer
 from curtsy.crawling.filters import Filters
 from curtsy.crawling.frontier.protocol import LEASE, AsyncFrontier, Counts, Deferred
@@ -122,6 +123,8 @@ class Crawler:
         """Number of consecutive turns that failed since `_failing_since`."""
         self._is_abandoned = False
         """True if the pages have no consumer any more."""
+        self._connections = 0
+        """Connections of the frontier when known hrefs were last forgotten."""
         self._due: float | None = 0.0
         self._due_at = 0.0
 
@@ -378,6 +381,7 @@ class Crawler:
         if len(claimed) < room and self._seeds.is_over and (wider := fetches.wider_room(claimed)) is not None:
             may_crowd = True  # all of these claims: they are of one site, or at one address
             claimed += await self._frontier.claim(room - len(claimed), wider)
+        self._doubt()
         if self._pool is not None:
             claimed = self._pool.suspected(claimed)
         claimed = self._page_limit.needed(claimed, is_idle=self.is_idle)
@@ -389,6 +393,17 @@ class Crawler:
                 self.results.put(Finished(each, Deferred(MAX_WAIT)))
             else:
                 fetches.start(each, may_crowd=may_crowd)
+
+    def _doubt(self) -> None:
+        """Forget which hrefs the frontier knows, if it may lack some of their URLs since the last claims.
+
+        Pages whose URLs a replica lacks come again, as their ends came later. All of their links are then added again.
+        """
+        if self._connections != (connections := self._frontier.connections):
+            self._connections = connections
+            self.filters.known.clear()
+            if self._pool is not None:
+                self._pool.broadcast(Forget())
 
     def _has_batch(self) -> bool:
         """Return whether the committer has something to write now."""

@@ -36,6 +36,7 @@ from curtsy.crawling.channel import (
     Enter,
     Fetch,
     FetchAll,
+    Forget,
     Load,
     LogSender,
     Question,
@@ -136,6 +137,8 @@ class Worker:
                         self._filters.known.learn(*learned)
                 self._pending.extend(fetches)
                 self._wake()
+            case Forget():
+                self._filters.known.clear()
             case Withdraw():
                 self._give_back_pending()
                 self._fetches.withdraw()

@@ -71,8 +71,7 @@ CLOSING, HASTY = 5.0, 1.0
 """Seconds for the workers to end, and if the crawl was stopped."""
 
 RETURNING = 0.75
-"""Seconds for workers to return their URLs at the end of a crawl. Others are suspended, or read a page that takes
-long: they are killed, so that the crawl ends before it is ended by force."""
+"""Seconds for workers to return their URLs at the end of a crawl. Later ones are killed, so that it ends in order."""
 
 MOST_WORKERS = 256
 
@@ -272,7 +271,8 @@ class WorkerPool:
                 each.process.kill()
                 await in_thread(each.process.wait)
 
-    def _broadcast(self, message: Any, but: int | None = None) -> None:
+    def broadcast(self, message: Any, but: int | None = None) -> None:
+        """Send a message to all workers, or to all but one."""
         for number, process in enumerate(self._processes):
             if process is not None and number != but:
                 process.channel.send(message)
@@ -319,7 +319,7 @@ class WorkerPool:
                 url = name.removeprefix(WIDENED)
                 self._filters.scope.widen(url)
                 self._widened.append(url)
-                self._broadcast(Widen(url), but=number)
+                self.broadcast(Widen(url), but=number)
         if SITEMAPS in finished.notes:  # each worker counts those of its own sites
             self._filters.sitemaps.resume(finished.notes[SITEMAPS])
             finished.notes = {**finished.notes, SITEMAPS: self._filters.sitemaps.noted()}
@@ -339,12 +339,12 @@ class WorkerPool:
         """Give the scope to the workers, with what the job's notes say about it."""
         self._widened = widened_by(notes)
         self._entered = Enter(self._filters.scope.as_plain(), self._widened, notes.get(SITEMAPS))
-        self._broadcast(self._entered)
+        self.broadcast(self._entered)
 
     def admit(self, urls: Sequence[str]) -> None:
         """Extend the scope by further seeds."""
         self._admitted.append(Admit.of(urls))
-        self._broadcast(self._admitted[-1])
+        self.broadcast(self._admitted[-1])
 
     def written(self, batch: Sequence[Finished]) -> None:
         """Report that claims were written, each to the worker that had it."""
@@ -471,13 +471,13 @@ class WorkerPool:
 
     def withdraw(self) -> None:
         """Put back the URLs that wait for a request. A received page is kept, so call this repeatedly."""
-        self._broadcast(Withdraw())
+        self.broadcast(Withdraw())
 
     async def cancel_all(self) -> None:
         """Cancel all running fetches at the end of the crawl, and put back their URLs. May kill workers."""
         if self._sent:
             self._returned.clear()
-            self._broadcast(Cancel())
+            self.broadcast(Cancel())
             try:
                 await asyncio.wait_for(self._returned.wait(), RETURNING)
             except TimeoutError:

@@ -236,8 +236,10 @@ class Connection:
     For tasks, it holds the waiting steps of each key and the running pipelines.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, on_connect: Callable[[], None] | None = None) -> None:
+        """Create it, closed. For tasks, `on_connect` is called for each connection of the client, but in a cluster."""
         self._server = server
+        self._on_connect = on_connect
         self._client: Any = None
         self._closers: list[Any] = []
         self._opening = asyncio.Lock()
@@ -258,7 +260,7 @@ class Connection:
     async def _open(self) -> Any:
         closers: list[Any] = []
         try:
-            client, closers = self._server.address.open(self._server.timeout)
+            client, closers = self._server.address.open(self._server.timeout, self._on_connect)
             async with self._limit():
                 self._server.check(await reply_of(client.info(**self._server.everywhere)))
         except NoPermission:  # a managed server hides its settings

@@ -7,6 +7,7 @@ methods, which return a reply or an awaitable of one.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
 import math
@@ -88,13 +89,18 @@ class Address(ServerUrl):
         places = ",".join(sorted(f"{host.lower()}:{port}" for host, port in self.hosts))
         return "/".join(part for part in (f"{scheme}://{places}", self.service, str(database)) if part)
 
-    def open(self, timeout: float) -> tuple[Any, list[Any]]:
-        """Return a client for threads or tasks, as the caller needs, and the objects to close with it."""
+    def open(self, timeout: float, on_connect: Callable[[], None] | None = None) -> tuple[Any, list[Any]]:
+        """Return a client for threads or tasks, as the caller needs, and the objects to close with it.
+
+        A client for tasks calls `on_connect` for each new connection, except to a cluster.
+        """
         library: Any = redis if is_blocking() else redis.asyncio  # both use the same names
         # One retry is safe, because the script recognises a repeated write by its nonce. It is needed, because a
         # connection from before a server's restart fails only in use.
         retry = library.retry.Retry(NoBackoff(), 1, (redis.ConnectionError,))
         limits = {"socket_timeout": timeout, "socket_connect_timeout": timeout, "protocol": 2, "retry": retry}
+        if on_connect is not None and self.kind != "cluster":
+            limits["redis_connect_func"] = functools.partial(_connected, on_connect)
         if self.kind == "cluster":
             nodes = [library.cluster.ClusterNode(host, port) for host, port in self.hosts]
             cluster = library.cluster.RedisCluster(startup_nodes=nodes, **limits, **self.options)
@@ -143,6 +149,12 @@ class Address(ServerUrl):
             case _:
                 text = f"{self.shown} failed: {why}. Look into the server's log."
         return StoreError(text)
+
+
+async def _connected(on_connect: Callable[[], None], connection: Any) -> None:
+    """Prepare a new connection as redis-py does, and report it."""
+    on_connect()
+    await connection.on_connect()
 
 
 def parse_address(url: str) -> Address:

@@ -164,6 +164,11 @@ class KnownHrefs:
         """Return the cached hrefs of a site, each with its URL; `origin` is that of the base URL."""
         return self._sites.get(origin, _NONE)
 
+    def clear(self) -> None:
+        """Forget all: the frontier may lack URLs that it had stored."""
+        self._sites.clear()
+        self._count = 0
+
     def learn(self, origin: str, hrefs: Mapping[str, str]) -> None:
         """Cache hrefs, up to the limit of a site.
 

@@ -291,6 +291,11 @@ class LocalFrontier:
         """Return 1."""
         return 1
 
+    @property
+    def connections(self) -> int:
+        """Return 0."""
+        return 0
+
     async def failures(self, limit: int = MOST_FAILURES) -> list[tuple[str, str]]:
         """Return the first failed URLs with their reasons, in order."""
         return self._table.failures()[:limit]

@@ -263,6 +263,14 @@ class AsyncFrontier(Protocol):
         """Return the number of present workers, as of the last call; 1 in a frontier of one process."""
         ...
 
+    @property
+    def connections(self) -> int:
+        """Return the number of connections to a server so far; 0 in a frontier of one process.
+
+        After a new one, the frontier may lack the last URLs: another server has replaced the one before.
+        """
+        ...
+
     async def busiest(self, limit: int) -> list[HostQueue]:
         """Return the hosts with the longest queues; fewer or none if they are expensive to find."""
         ...

@@ -145,11 +145,13 @@ class RedisFrontier:
         """Return the number of present workers, as of the last heartbeat."""
         return self._partitions.workers
 
-    async def check(self) -> None:
-        """Connect; raise PolicyError if the server is too old or may evict data.
+    @property
+    def connections(self) -> int:
+        """Return the number of connections opened so far, and of calls that failed."""
+        return self._registry.connections
 
-        Otherwise the first call does this.
-        """
+    async def check(self) -> None:
+        """Connect, as the first call does otherwise; raise PolicyError if the server is too old or may evict data."""
         await self._opened()
 
     def outlast(self, seconds: float, tell: Callable[[StoreError], None]) -> contextlib.AbstractContextManager[None]:
@@ -267,10 +269,10 @@ class RedisFrontier:
         # A single server runs calls in order, so no kill falls between the notes and the ends. A cluster has many
         # servers, so there the notes go first.
         first, last = (noting, []) if self._registry.server.address.kind == "cluster" else ([], noting)
-        await self._add([found for ending in endings for found in ending.found], first)
+        connections, founds = self.connections, [found for each in endings for found in each.found]
+        await self._add(founds, first)
         claims = [ending.claimed for ending in endings]
-        lost = (await self.keep(claims)).count(False)
-        if lost:
+        if lost := (await self.keep(claims)).count(False):
             raise Lapsed(f"{lost} of {len(claims)} claims are another's now, so none was ended. End the others alone.")
         self._unconfirmed.update(claimed.ticket for claimed in claims)
         batches: dict[int, list[int]] = {}
@@ -289,6 +291,8 @@ class RedisFrontier:
                 places, redis_codec.read_numbers(self._learn(partition, reply).answer), strict=True
             ):
                 ended[place] = bool(answer)
+        if self.connections != connections:  # the claims may have ended on a replica that lacks the URLs
+            await self._add(founds)
         for claimed in claims:
             self._claims.pop(claimed.ticket, None)
             self._unconfirmed.discard(claimed.ticket)
@@ -413,10 +417,7 @@ class RedisFrontier:
         return read_notes(words)
 
     async def close(self) -> None:
-        """Queue the leased URLs again and close the connections; idempotent.
-
-        If the server is unreachable, the leases expire.
-        """
+        """Queue the leased URLs again, or let them expire, and close the connections; idempotent."""
         if self._is_closed:
             return
         if self._job is not None:

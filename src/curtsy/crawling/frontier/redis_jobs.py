@@ -124,6 +124,8 @@ class RedisJobs:
         """Monotonic second until which calls are repeated if the server does not answer."""
         self._tell: Callable[[StoreError], None] | None = None
         """Callback for the first such error."""
+        self.connections = 0
+        """Number of connections opened so far, and of calls that failed."""
 
     def now(self) -> str:
         """Return the time argument of scripts: empty, or the microseconds of `clock` in tests."""
@@ -149,7 +151,7 @@ class RedisJobs:
 
     async def _ask(self, calls: list[Call], replicas: int) -> list[Any]:
         if self._line is None:
-            self._line = Connection(self.server)
+            self._line = Connection(self.server, self._count)
         wait = ("WAIT", replicas, round(self.server.timeout * 500)) if replicas else ()
         replies: list[Any] = []
         for start in range(0, len(calls), _AT_ONCE):
@@ -168,6 +170,9 @@ class RedisJobs:
         finally:
             self._waits_until, self._tell = 0.0, None
 
+    def _count(self) -> None:
+        self.connections += 1
+
     async def demand(self, calls: list[Call], replicas: int = 0) -> list[Any]:
         """Send all calls at once; return the replies, or raise the first error."""
         replies = await self.ask(calls, replicas)
@@ -177,6 +182,7 @@ class RedisJobs:
         return replies
 
     def _failed(self, error: BaseException) -> CurtsyError:
+        self._count()
         if str(error).startswith(GONE):
             return JobGone(
                 f"{self.server.address.shown} does not have the job any more: it was deleted, restarted by another "
