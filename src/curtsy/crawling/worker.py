@@ -139,6 +139,7 @@ class Worker:
                 self._wake()
             case Forget():
                 self._filters.known.clear()
+                self._learned.clear()  # some may have been written before, which the next claims would report
             case Withdraw():
                 self._give_back_pending()
                 self._fetches.withdraw()
