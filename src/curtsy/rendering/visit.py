@@ -15,6 +15,7 @@ from playwright.async_api import Request as Wanted
 from curtsy.core.effects import FetchRequest, Render
 from curtsy.core.errors import CurtsyError, Reason
 from curtsy.core.request import NO_HEADERS, Failure, Headers, Reply, Response
+from curtsy.core.result import FetchResult
 from curtsy.core.url import Url, parse_url
 from curtsy.engine.renderer import Fetch
 from curtsy.http.registered_domain import are_apart
@@ -83,6 +84,9 @@ class Visit:
         """The end of the visit before the page is idle: a redirect, or a crash."""
         self._tasks: set[asyncio.Task[None]] = set()
         """Answers to the browser's requests."""
+        self._fetches: set[asyncio.Future[FetchResult]] = set()
+        """Fetches for these answers."""
+        self._is_over = False
         self.is_stuck = False
         """True if the browser hangs, or could not close the page."""
 
@@ -142,8 +146,10 @@ class Visit:
         return msgspec.structs.replace(self._reply, headers=headers, body=body, rendered=True)
 
     async def _leave(self, context: BrowserContext) -> None:
-        for task in self._tasks:
-            task.cancel()
+        # Only the fetches are cancelled: Playwright waits for ever for a request whose answer was begun and not ended.
+        self._is_over = True
+        for fetch in self._fetches:
+            fetch.cancel()
         results: list[BaseException | None] = []
         try:
             async with asyncio.timeout(GRACE):
@@ -178,7 +184,9 @@ class Visit:
     async def _answer(self, route: Route) -> None:
         """Answer a request of the browser."""
         wanted = route.request
-        if wanted.is_navigation_request():
+        if self._is_over:
+            await route.abort("aborted")
+        elif wanted.is_navigation_request():
             await self._navigate(route, wanted)
         elif (blank := _BLANKS.get(wanted.resource_type)) is not None:
             await route.fulfill(status=200, content_type=blank[0], body=blank[1])
@@ -218,12 +226,19 @@ class Visit:
             follows=is_own,
             obeys_robots=False,
         )
-        async with self._slot_of(url.domain) if is_own else contextlib.nullcontext():
-            result = await self._fetch(ask)
-        if result.status is None:
+        fetch = asyncio.ensure_future(self._fetched(ask, self._slot_of(url.domain) if is_own else None))
+        self._fetches.add(fetch)
+        fetch.add_done_callback(self._fetches.discard)
+        await asyncio.wait({fetch})
+        result = None if fetch.cancelled() else fetch.result()
+        if result is None or result.status is None:
             await route.abort("failed")
         else:
             await route.fulfill(status=result.status, headers=_described(result.headers), body=result.body)
+
+    async def _fetched(self, ask: FetchRequest, slot: asyncio.Semaphore | None) -> FetchResult:
+        async with contextlib.nullcontext() if slot is None else slot:
+            return await self._fetch(ask)
 
 
 async def _content(page: Page) -> str:
