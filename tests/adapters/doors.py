@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -45,6 +45,14 @@ class Body(NamedTuple):
     native: Any
     read: Callable[[], Any]
     close: Callable[[], Any]
+    part: Callable[[], Any]
+    """Reads the first part of it."""
+
+
+async def one_by_one(parts: list[bytes]) -> AsyncIterator[bytes]:
+    """Yield the parts of a body."""
+    for part in parts:
+        yield part
 
 
 class Door:
@@ -55,9 +63,19 @@ class Door:
     """What users of the library catch."""
     broken: type[Exception] = Exception
     """What it raises without a connection."""
+    timed_out: type[Exception] = Exception
+    """What it raises if there is no answer in time."""
+    bad_status: type[Exception] | None = None
+    """What `raise_for_status()` of its responses raises; None without that method."""
     is_for_tasks = True
+    streams = True
+    """True if its users read the body of a response by themselves."""
+    uploads = True
+    """True if a body can be sent in parts."""
     agent = AGENT
     """Its own User-Agent, at its beginning."""
+    many = 50
+    """Requests at the same time that it takes easily."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = PLAIN | settings
@@ -82,6 +100,31 @@ class Door:
     async def post(self, url: str, body: bytes) -> Page:
         raise NotImplementedError
 
+    async def upload(self, url: str, parts: list[bytes]) -> Page:
+        """Send a body in parts."""
+        raise NotImplementedError
+
+    async def head(self, url: str) -> int:
+        """Return the status of a HEAD request."""
+        raise NotImplementedError
+
+    async def hurry(self, url: str) -> Page:
+        """Get a page with a timeout of 0.2 s."""
+        raise NotImplementedError
+
+    async def login(self, url: str) -> Page:
+        """Get a page with the library's own digest authentication, which requests it twice."""
+        raise NotImplementedError
+
+    def field(self, native: Any, name: str) -> str:
+        """Return a header field of a response."""
+        value: str = native.headers[name]
+        return value
+
+    async def close_client(self) -> None:
+        """Close the client of curtsy."""
+        await self.client.close()
+
     async def shut(self) -> None:
         """Close the library."""
         raise NotImplementedError
@@ -99,7 +142,8 @@ Opener = Callable[..., Door]
 
 class OwnDoor(Door):
     name = "curtsy"
-    error = broken = curtsy.CurtsyError
+    error = broken = timed_out = curtsy.CurtsyError
+    streams = uploads = False
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -115,6 +159,12 @@ class OwnDoor(Door):
     async def post(self, url: str, body: bytes) -> Page:
         return self._page(await self.client.fetch(url, method="POST", body=body))
 
+    async def head(self, url: str) -> int:
+        return (await self.client.fetch(url, method="HEAD")).status or 0
+
+    async def hurry(self, url: str) -> Page:
+        return self._page(await self.client.fetch(url, timeout=0.2))
+
     def _page(self, result: curtsy.FetchResult) -> Page:
         if result.status is None:
             result.raise_for_reason()
@@ -128,6 +178,8 @@ class HttpxDoor(Door):
     name = "httpx"
     error: type[Exception] = httpx.RequestError
     broken: type[Exception] = httpx.ConnectError
+    timed_out: type[Exception] = httpx.ReadTimeout
+    bad_status: type[Exception] = httpx.HTTPStatusError
     agent = "python-httpx/"
     library: Any = httpx
     adapter: Any = curtsy.adapters.httpx
@@ -148,12 +200,25 @@ class HttpxDoor(Door):
     async def post(self, url: str, body: bytes) -> Page:
         return self._page(await self.http.post(url, content=body))
 
+    async def upload(self, url: str, parts: list[bytes]) -> Page:
+        return self._page(await self.http.post(url, content=one_by_one(parts)))
+
+    async def head(self, url: str) -> int:
+        status: int = (await self.http.head(url)).status_code
+        return status
+
+    async def hurry(self, url: str) -> Page:
+        return self._page(await self.http.get(url, timeout=0.2))
+
+    async def login(self, url: str) -> Page:
+        return self._page(await self.http.get(url, auth=self.library.DigestAuth("user", "word")))
+
     def _page(self, found: Any) -> Page:
         return Page(found.status_code, found.text, found, found.extensions.get("curtsy_from_cache"))
 
     async def open(self, url: str) -> Body:
         found = await self.http.send(self.http.build_request("GET", url), stream=True)
-        return Body(found, found.aread, found.aclose)
+        return Body(found, found.aread, found.aclose, lambda: anext(found.aiter_raw()))
 
     async def shut(self) -> None:
         await self.http.aclose()
@@ -163,6 +228,8 @@ class Httpx2Door(HttpxDoor):
     name = "httpx2"
     error = httpx2.RequestError
     broken = httpx2.ConnectError
+    timed_out = httpx2.ReadTimeout
+    bad_status = httpx2.HTTPStatusError
     agent = "python-httpx2/"
     library = httpx2
     adapter = curtsy.adapters.httpx2
@@ -171,6 +238,9 @@ class Httpx2Door(HttpxDoor):
 class BlockingDoor(Door):
     is_for_tasks = False
     polite: curtsy.Client
+
+    async def close_client(self) -> None:
+        await self.aside(self.polite.close)
 
     @property
     def client(self) -> curtsy.AsyncClient:
@@ -181,6 +251,8 @@ class BlockingHttpxDoor(BlockingDoor):
     name = "httpx in threads"
     error: type[Exception] = httpx.RequestError
     broken: type[Exception] = httpx.ConnectError
+    timed_out: type[Exception] = httpx.ReadTimeout
+    bad_status: type[Exception] = httpx.HTTPStatusError
     agent = "python-httpx/"
     library: Any = httpx
     adapter: Any = curtsy.adapters.httpx
@@ -197,12 +269,31 @@ class BlockingHttpxDoor(BlockingDoor):
     async def post(self, url: str, body: bytes) -> Page:
         return self._page(await self.aside(lambda: self.http.post(url, content=body)))
 
+    async def upload(self, url: str, parts: list[bytes]) -> Page:
+        return self._page(await self.aside(lambda: self.http.post(url, content=iter(parts))))
+
+    async def head(self, url: str) -> int:
+        status: int = (await self.aside(self.http.head, url)).status_code
+        return status
+
+    async def hurry(self, url: str) -> Page:
+        return self._page(await self.aside(lambda: self.http.get(url, timeout=0.2)))
+
+    async def login(self, url: str) -> Page:
+        auth = self.library.DigestAuth("user", "word")
+        return self._page(await self.aside(lambda: self.http.get(url, auth=auth)))
+
     def _page(self, found: Any) -> Page:
         return Page(found.status_code, found.text, found, found.extensions.get("curtsy_from_cache"))
 
     async def open(self, url: str) -> Body:
         found = await self.aside(lambda: self.http.send(self.http.build_request("GET", url), stream=True))
-        return Body(found, lambda: self.aside(found.read), lambda: self.aside(found.close))
+        return Body(
+            found,
+            lambda: self.aside(found.read),
+            lambda: self.aside(found.close),
+            lambda: self.aside(next, found.iter_raw()),
+        )
 
     async def shut(self) -> None:
         await self.aside(self.http.close)
@@ -212,6 +303,8 @@ class BlockingHttpx2Door(BlockingHttpxDoor):
     name = "httpx2 in threads"
     error = httpx2.RequestError
     broken = httpx2.ConnectError
+    timed_out = httpx2.ReadTimeout
+    bad_status = httpx2.HTTPStatusError
     agent = "python-httpx2/"
     library = httpx2
     adapter = curtsy.adapters.httpx2
@@ -221,6 +314,8 @@ class AiohttpDoor(Door):
     name = "aiohttp"
     error = aiohttp.ClientError
     broken = aiohttp.ClientConnectorError
+    timed_out = aiohttp.ServerTimeoutError
+    bad_status = aiohttp.ClientResponseError
     agent = "Python/"
 
     def __init__(self, **settings: Any) -> None:
@@ -240,13 +335,30 @@ class AiohttpDoor(Door):
         async with self.http.post(url, data=body) as found:
             return Page(found.status, await found.text(), found)
 
+    async def upload(self, url: str, parts: list[bytes]) -> Page:
+        async with self.http.post(url, data=one_by_one(parts)) as found:
+            return Page(found.status, await found.text(), found)
+
+    async def head(self, url: str) -> int:
+        async with self.http.head(url) as found:
+            return found.status
+
+    async def hurry(self, url: str) -> Page:
+        async with self.http.get(url, timeout=aiohttp.ClientTimeout(sock_read=0.2)) as found:
+            return Page(found.status, await found.text(), found)
+
+    async def login(self, url: str) -> Page:
+        digest = aiohttp.DigestAuthMiddleware("user", "word")
+        async with self.http.get(url, middlewares=(digest, self.middleware)) as found:
+            return Page(found.status, await found.text(), found)
+
     async def open(self, url: str) -> Body:
         found = await self.http.get(url)
 
         async def close() -> None:
             found.close()
 
-        return Body(found, found.read, close)
+        return Body(found, found.read, close, lambda: found.content.readany())
 
     async def shut(self) -> None:
         await self.http.close()
@@ -257,6 +369,8 @@ class RequestsDoor(BlockingDoor):
     name = "requests"
     error = requests.RequestException
     broken = requests.ConnectionError
+    timed_out = requests.ReadTimeout
+    bad_status = requests.HTTPError
     agent = "python-requests/"
 
     def __init__(self, **settings: Any) -> None:
@@ -270,13 +384,31 @@ class RequestsDoor(BlockingDoor):
     async def post(self, url: str, body: bytes) -> Page:
         return self._page(await self.aside(lambda: self.http.post(url, data=body)))
 
+    async def upload(self, url: str, parts: list[bytes]) -> Page:
+        return self._page(await self.aside(lambda: self.http.post(url, data=iter(parts))))
+
+    async def head(self, url: str) -> int:
+        return (await self.aside(self.http.head, url)).status_code
+
+    async def hurry(self, url: str) -> Page:
+        return self._page(await self.aside(lambda: self.http.get(url, timeout=0.2)))
+
+    async def login(self, url: str) -> Page:
+        auth = requests.auth.HTTPDigestAuth("user", "word")
+        return self._page(await self.aside(lambda: self.http.get(url, auth=auth)))
+
     def _page(self, found: requests.Response) -> Page:
         cache = found.from_cache if isinstance(found, curtsy.adapters.requests.CachedResponse) else None
         return Page(found.status_code, found.text, found, cache)
 
     async def open(self, url: str) -> Body:
         found = await self.aside(lambda: self.http.get(url, stream=True))
-        return Body(found, lambda: self.aside(lambda: found.content), lambda: self.aside(found.close))
+        return Body(
+            found,
+            lambda: self.aside(lambda: found.content),
+            lambda: self.aside(found.close),
+            lambda: self.aside(next, found.iter_content(1024)),
+        )
 
     async def shut(self) -> None:
         await self.aside(self.http.close)
@@ -285,3 +417,4 @@ class RequestsDoor(BlockingDoor):
 DOORS: tuple[type[Door], ...] = (
     OwnDoor, HttpxDoor, BlockingHttpxDoor, Httpx2Door, BlockingHttpx2Door, AiohttpDoor, RequestsDoor,
 )  # fmt: skip
+"""Libraries whose requests are sent in the loop or the threads of the tests."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import json
-import subprocess
+import os
+import pickle
 import sys
+from base64 import b64encode
+from hashlib import sha1
 from itertools import pairwise
-from pathlib import Path
 
 import httpx
 import pytest
@@ -21,11 +22,10 @@ from curtsy.client import session_of
 from curtsy.core.effects import FetchRequest
 from curtsy.core.request import Headers, Request, Response
 from curtsy.testing import FakeClock
-from tests.adapters.doors import PLAIN, HttpxDoor
+from tests.adapters.doors import PLAIN, AiohttpDoor, HttpxDoor
 from tests.client.fetching import AGENT, DAWN, host_of
 from tests.client.fetching import client as polite
-from tests.support.site import Reply, Site, reset
-from tests.support.warm import Process
+from tests.support.site import Reply, Site, Visit, reset
 
 LIBRARIES = ("aiohttp", "httpx", "httpx2", "playwright", "requests", "scrapy")
 
@@ -69,6 +69,23 @@ def test_each_retry_of_requests_passes_the_gate(site: Site, trouble: Reply) -> N
     assert all(b.at - a.at > 0.02 for a, b in pairwise(site.visits()))
 
 
+def test_a_session_works_on_in_a_fork_and_as_a_pickle(site: Site) -> None:
+    """Adapters: each has a client of its own"""
+    site.page("/*", "here")
+
+    with requests.Session() as session:
+        curtsy.adapters.requests.mount(session, **PLAIN)
+        before = session.get(site.url("/parent")).status_code
+        if (child := os.fork()) == 0:
+            os._exit(session.get(site.url("/child")).status_code - 200)
+        _, code = os.waitpid(child, 0)
+        with pickle.loads(pickle.dumps(session)) as copy:
+            copied = copy.get(site.url("/copy")).status_code
+
+    assert (before, code, copied) == (200, 0, 200)
+    assert site.paths() == ["/robots.txt", "/parent", "/robots.txt", "/child", "/robots.txt", "/copy"]
+
+
 def test_retries_of_requests_end(site: Site) -> None:
     """Adapters: with the error of requests"""
     session = requests.Session()
@@ -81,6 +98,28 @@ def test_retries_of_requests_end(site: Site) -> None:
             session.get(site.url("/busy"))
 
     assert site.count("/busy") == 2
+
+
+async def test_an_open_websocket_keeps_no_slot(site: Site) -> None:
+    """Adapters: it is one request, which ends when the site has agreed"""
+    door = AiohttpDoor(respect_robots=False)
+    site.on("/ws", agreed)
+    site.page("/a")
+
+    async with door.http.ws_connect(site.url("/ws")):
+        page = await door.get(site.url("/a"))
+    await door.close()
+
+    assert page.status == 200
+    assert site.paths() == ["/ws", "/a"]
+
+
+def agreed(visit: Visit) -> Reply:
+    """Agree to a WebSocket (RFC 6455, 4.2.2), and say nothing more."""
+    key = (visit.header("Sec-WebSocket-Key") or "") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+    accept = b64encode(sha1(key.encode(), usedforsecurity=False).digest()).decode()
+    fields = f"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: {accept}\r\n"
+    return Reply(raw=f"HTTP/1.1 101 Switching Protocols\r\n{fields}\r\n".encode(), end="hang")
 
 
 async def test_a_request_without_a_user_agent_gets_that_of_the_settings(site: Site) -> None:
@@ -121,40 +160,3 @@ async def test_the_pause_begins_when_the_head_has_come(site: Site) -> None:
         host = await host_of(client, site.url("/a"))
 
     assert host.sent_at == clock.now().at
-
-
-PROGRAM = """
-import json, sys
-import requests
-import curtsy.adapters.requests
-
-task = json.loads(sys.argv[1])
-with requests.Session() as session:
-    curtsy.adapters.requests.mount(session, **task["settings"])
-    for url in task["urls"]:
-        try:
-            print(session.get(url).status_code)
-        except curtsy.Refused as refused:
-            print(refused.reason)
-"""
-
-
-async def test_two_libraries_in_two_processes_share_one_budget(site: Site, tmp_path: Path) -> None:
-    """Adapters: by the store of the settings"""
-    settings = PLAIN | {
-        "store": f"sqlite:///{tmp_path}/state.sqlite", "respect_robots": False,
-        "max_requests_per_day": 5,
-    }  # fmt: skip
-    site.page("/*", "x")
-    door = HttpxDoor(**settings)
-    urls = [site.url(f"/{number}") for number in range(4)]
-
-    for url in urls:
-        await door.get(url)
-    task = json.dumps({"settings": settings, "urls": urls})
-    process: Process[str] = Process("tests.support.program", PROGRAM, task, text=True, stdout=subprocess.PIPE)
-    out, _ = process.communicate(timeout=60)
-    await door.close()
-
-    assert out.split() == ["200", *["domain_budget_exceeded"] * 3]
-    assert site.count() == 5

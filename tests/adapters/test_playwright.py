@@ -10,6 +10,9 @@ import pytest
 
 import curtsy
 from tests.adapters.doors import PLAIN
+from tests.adapters.loop import LOOP
+from tests.adapters.other_doors import PlaywrightDoor
+from tests.client.fetching import domain_of
 from tests.observe.browser import FLAGS, program, require
 from tests.support.polling import until
 from tests.support.site import Reply, Site, redirect
@@ -61,6 +64,8 @@ async def visit(site: Site) -> dict[str, Any]:
         opened = await popup.value
         await opened.wait_for_load_state()
         found["popup"] = await opened.title()
+        await page.goto(site.url("/sly"))
+        found["sly"] = await page.title()
         found["worker"] = await page.evaluate("navigator.serviceWorker.register('/w.js').catch(() => 'off')")
         found["stats"] = polite.client.stats()
         await context.close()
@@ -92,6 +97,11 @@ def visited() -> Iterator[Visit]:
         site.page("/plain", "<title>plain</title>")
         site.page("/strict", f"<title>strict</title><img src={other}?strict>")
         site.page("/popup", "<title>popup</title>")
+        rules = '{"prefetch": [{"source": "list", "urls": ["/private/%s"]}]}'
+        sly = "<title>sly</title><script>new SharedWorker('/shared')</script>"
+        sly += f"<script type=speculationrules>{rules}</script>"
+        site.page("/sly", sly % "page", headers={"Speculation-Rules": '"/rules"'})
+        site.page("/rules", rules % "rules", content_type="application/speculationrules+json")
         site.reply("/old", redirect("/mid"))
         site.reply("/mid", redirect("/plain"))
         site.reply("/trap", redirect("/private/x"))
@@ -131,7 +141,7 @@ def test_a_refusal_is_the_browsers_error_with_a_reason(visited: Visit) -> None:
     assert "ERR_BLOCKED_BY_CLIENT" in found["again"]
     assert found["again refusal"].reason == "circuit_open"
     assert found["again refusal"].retry_after == pytest.approx(LONG, abs=60)
-    assert [path for path in site.paths(BUSY) if path != "/favicon.ico"] == ["/robots.txt", "/busy"]
+    assert site.paths(BUSY) == ["/robots.txt", "/busy"]
 
 
 def test_a_popup_is_intercepted_and_service_workers_are_off(visited: Visit) -> None:
@@ -142,6 +152,42 @@ def test_a_popup_is_intercepted_and_service_workers_are_off(visited: Visit) -> N
     assert site.count("/popup") == 1
     assert found["worker"] == "off"
     assert site.count("/w.js") == 0
+
+
+def test_nothing_is_requested_behind_the_page(visited: Visit) -> None:
+    """Playwright: no shared workers, and no speculation rules, in the page or beside it"""
+    site, found = visited
+
+    assert found["sly"] == "sly"
+    assert site.count("/rules") == 1
+    assert site.count("/shared") == 0
+    assert not [path for path in site.paths() if path.startswith("/private")]
+
+
+async def test_a_page_that_closes_takes_its_waiting_requests_along(site: Site) -> None:
+    """Playwright: else the browser would send them as it closes"""
+    door = PlaywrightDoor(respect_robots=False, delay=LONG)
+    site.page("/first")
+    beacon, kept, image = (site.url(path, host=OTHER) for path in ("/beacon", "/kept", "/i.png"))
+    script = f"navigator.sendBeacon('{beacon}', 'x'); fetch('{kept}', {{keepalive: true, mode: 'no-cors'}})"
+    site.page("/page", f"<script>{script}</script><img src={image}>", host=SHOP)
+    for path in ("/beacon", "/kept", "/i.png"):
+        site.page(path)
+    key = "host:" + domain_of(site.url(host=OTHER))
+
+    async def visit() -> None:
+        page = await door.context.new_page()
+        await page.goto(site.url("/first", host=OTHER))
+        await page.goto(site.url("/page", host=SHOP), wait_until="commit")
+        await until(lambda: door.session.gate.queues.waiting >= 3)
+        await page.close()
+
+    await LOOP.start(visit())
+    await until(lambda: not door.session.gate.queues.is_queued(key))
+    await door.get(site.url("/end", host="127.0.0.5"))
+    await door.close()
+
+    assert site.paths(OTHER) == ["/first"]
 
 
 def test_the_browser_sends_our_user_agent(visited: Visit) -> None:
@@ -155,7 +201,7 @@ def test_requests_are_charged_to_their_hosts(visited: Visit) -> None:
     site = visited.site
 
     assert hosts[f"{SHOP}:{site.port}"].pages == 1
-    assert hosts[f"127.0.0.1:{site.port}"].pages == 3  # two times /plain, and the popup
+    assert hosts[f"127.0.0.1:{site.port}"].pages == 4  # two times /plain, the popup, and /sly
 
 
 def test_other_sites_can_be_denied(visited: Visit) -> None:

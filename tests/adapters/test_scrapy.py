@@ -7,13 +7,16 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+import curtsy
 from tests.adapters.doors import PLAIN
+from tests.adapters.other_doors import IdleSpider, ScrapyDoor
 from tests.support.polling import until
 from tests.support.site import Reply, Site, redirect
 
@@ -173,3 +176,99 @@ def test_the_user_agent_is_scrapys(crawl: Crawl) -> None:
     agents = {visit.header("User-Agent") for visit in crawl.site.visits()}
 
     assert agents == {"spider/1.0 (+https://example.org/bot)"}
+
+
+@pytest.fixture
+async def opened(site: Site) -> AsyncIterator[Callable[..., ScrapyDoor]]:
+    """A function that starts a crawl in this process."""
+    doors: list[ScrapyDoor] = []
+
+    def opener(**settings: Any) -> ScrapyDoor:
+        doors.append(ScrapyDoor(**settings))
+        return doors[-1]
+
+    yield opener
+    for door in doors:
+        await door.close()
+
+
+def most_at_once(site: Site) -> int:
+    """Return the most requests to all hosts that were under way at once."""
+    changes = sorted((at, change) for v in site.visits() for at, change in ((v.at, 1), (v.answered_at or v.at, -1)))
+    return max(accumulate(change for _, change in changes))
+
+
+async def test_concurrent_requests_is_a_limit_of_all_hosts(opened: Callable[..., ScrapyDoor], site: Site) -> None:
+    """Scrapy: requests that wait do not count, those on the wire do, and those for robots.txt"""
+    door = opened(scrapy={"CONCURRENT_REQUESTS": 3})
+    site.reply("/*", Reply(200, "x", wait=0.02))
+    hosts = [f"127.0.1.{number}" for number in range(1, 13)]
+
+    await asyncio.gather(*(door.scheduled(site.url(f"/{n}", host=host)) for n in range(2) for host in hosts))
+
+    assert site.count() == 3 * len(hosts)
+    assert most_at_once(site) == 3
+
+
+async def test_a_resting_host_leaves_the_downloader_to_others(opened: Callable[..., ScrapyDoor], site: Site) -> None:
+    """Scrapy: also if the requests of the others come later, and its own fill the scheduler"""
+    door = opened(scrapy={"CONCURRENT_REQUESTS": 4}, respect_robots=False, obey_retry_after=LONG)
+    site.reply("/later", Reply(429, "later", {"Retry-After": str(LONG // 2)}))
+    site.reply("/*", Reply(200, "x", wait=0.01))
+    await door.scheduled(site.url("/later", host=RESTING), meta={"handle_httpstatus_all": True})
+    resting = [asyncio.ensure_future(door.scheduled(site.url(f"/{n}", host=RESTING))) for n in range(30)]
+    await until(lambda: door.crawler.engine.downloader.active)
+
+    async def chain(host: str) -> None:
+        for number in range(10):
+            await door.scheduled(site.url(f"/{number}", host=host))
+
+    await asyncio.gather(*(chain(host) for host in OTHERS))
+    in_downloader = len(door.crawler.engine.downloader.active)
+    for each in resting:
+        each.cancel()
+
+    assert site.count(host=RESTING) == 1
+    assert in_downloader == 1
+    assert most_at_once(site) > 2
+
+
+@pytest.mark.filterwarnings("ignore:.*download_delay")
+async def test_a_delay_of_the_spider_is_off(opened: Callable[..., ScrapyDoor], site: Site) -> None:
+    """Scrapy: else both would wait; a page takes less than the delay"""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(IdleSpider, "download_delay", LONG, raising=False)
+        door = opened(respect_robots=False)
+    site.page("/*", "here")
+
+    pages = [await door.scheduled(site.url(f"/{number}")) for number in range(3)]
+
+    assert [page.text for page in pages] == ["here"] * 3
+
+
+async def test_a_request_may_be_exempt_from_robots_txt(opened: Callable[..., ScrapyDoor], site: Site) -> None:
+    """Scrapy: its own `dont_obey_robotstxt` holds"""
+    door = opened()
+    site.robots("User-agent: *\nDisallow: /private")
+    site.page("/private", "open to us")
+
+    response = await door.scheduled(site.url("/private"), meta={"dont_obey_robotstxt": True})
+    with pytest.raises(curtsy.Refused):
+        await door.scheduled(site.url("/private"))
+
+    assert response.text == "open to us"
+    assert site.count("/private") == 1
+
+
+async def test_scrapys_cache_answers_before_curtsy(
+    opened: Callable[..., ScrapyDoor], site: Site, tmp_path: Path
+) -> None:
+    """Scrapy: a hit costs no turn and no budget"""
+    door = opened(scrapy={"HTTPCACHE_ENABLED": True, "HTTPCACHE_DIR": str(tmp_path)}, max_requests_per_day=2)
+    site.page("/page", "here")
+
+    pages = [await door.scheduled(site.url("/page")) for _ in range(3)]
+
+    assert [page.text for page in pages] == ["here"] * 3
+    assert ["cached" in page.flags for page in pages] == [False, True, True]
+    assert site.paths() == ["/robots.txt", "/page"]

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
@@ -76,7 +76,17 @@ async def read_request(reader: asyncio.StreamReader, connection: int) -> Visit |
     visit.host = (host if colon and port.isdigit() else name).strip("[]").lower()
     if length := visit.header("Content-Length"):
         visit.body = await reader.readexactly(int(length))
+    elif visit.header("Transfer-Encoding"):
+        visit.body = b"".join([part async for part in _chunks(reader)])
     return visit
+
+
+async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Yield the chunks of a request's body."""
+    while size := int(await reader.readuntil(b"\r\n"), 16):
+        yield await reader.readexactly(size)
+        await reader.readexactly(2)
+    await reader.readuntil(b"\r\n")
 
 
 async def play(reply: Reply, visit: Visit, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import time
 from concurrent.futures import Future
@@ -133,6 +134,11 @@ class _Exchange(Generic[Native]):
         self.native: Native | None = None
         """Response of the library that its caller has not received yet."""
 
+    def take(self) -> Native | None:
+        """Return a response that its caller will not receive, so that it can be discarded."""
+        unused, self.native = self.native, None
+        return unused
+
     def begin(self, request: Request) -> Fields:
         """Start the clock; return the header fields to add to the library's request."""
         self._began = time.monotonic()
@@ -149,7 +155,7 @@ class _Exchange(Generic[Native]):
         is_whole = size is not None
         if size is None:
             size = whole_number(headers.get("content-length"))
-            is_whole = self._ask.method == "HEAD" or status in (204, 304) or size == 0
+            is_whole = self._ask.method == "HEAD" or status in (101, 204, 304) or size == 0
             size = 0 if is_whole else size or 0
         reply = self._reply = Response(status, headers, b"", took, took, size, is_whole)
         return reply
@@ -185,18 +191,18 @@ class _Exchange(Generic[Native]):
         sent_ago = time.monotonic() - self._began if found.is_sent else None
         return Failure(found.reason, detail, sent_ago, ended_at_proxy=found.is_proxys)
 
-    def end(self, hop: Hop) -> tuple[Native, Native | None]:
-        """Return the response for the caller, and one to discard. Raises the library's error, or the refusal."""
-        unused, self.native = self.native, None
-        if hop.end is self._reply and unused is not None:
-            if hop.slot is not None:
-                self._wire.attach(unused, hop.slot)
-            return unused, None
-        if isinstance(hop.end, Response):
-            return self._wire.cached(hop.end, hop.result), unused
-        if isinstance(hop.end, Failure) and self._error is not None:
+    def end(self, hop: Hop) -> Native:
+        """Return the response for the caller. Raises the library's error, or the refusal."""
+        if isinstance(hop.end, Response) and hop.end is not self._reply:
+            return self._wire.cached(hop.end, hop.result)
+        if self._error is not None:
             raise self._error
-        raise self._wire.refused(hop.result)
+        native, self.native = self.native, None
+        if native is None:
+            raise self._wire.refused(hop.result)
+        if hop.slot is not None:
+            self._wire.attach(native, hop.slot)
+        return native
 
 
 class AsyncHops:
@@ -207,13 +213,31 @@ class AsyncHops:
         self._session = session_of(self.client)
         self._deadline = settings.get("deadline")
 
-    async def carry(self, wire: AsyncWire[Native], url: str, method: str, fields: Fields, has_body: bool) -> Native:
-        """Admit a request, let the library send it, and return its response."""
-        ask = _ask(url, method, fields, has_body, self._deadline)
+    async def carry(
+        self,
+        wire: AsyncWire[Native],
+        url: str,
+        method: str,
+        fields: Fields,
+        has_body: bool,
+        *,
+        obeys_robots: bool = True,
+        connections: asyncio.Semaphore | None = None,
+    ) -> Native:
+        """Admit a request, let the library send it, and return its response.
+
+        `connections` limits the requests on the wire, also those for robots.txt.
+        """
+        ask = _ask(url, method, fields, has_body, self._deadline, obeys_robots)
         exchange = _Exchange(wire, ask, self._session)
+
+        async def discard() -> None:
+            if (unused := exchange.take()) is not None:
+                await wire.discard(unused)
 
         async def send(request: Request) -> Reply:
             try:
+                await discard()  # the page is requested again
                 native = await wire.send(exchange.begin(request))
                 reply = exchange.came(native)
                 most = exchange.most_to_store(request, reply)
@@ -222,13 +246,9 @@ class AsyncHops:
                 return exchange.failed(error)
 
         try:
-            native, unused = exchange.end(await self._session.hop(ask, send))
+            return exchange.end(await self._session.hop(ask, send, connections))
         finally:
-            if exchange.native is not None:
-                await wire.discard(exchange.native)
-        if unused is not None:
-            await wire.discard(unused)
-        return native
+            await discard()
 
     async def admit(self, ask: FetchRequest, send: Send) -> FetchResult:
         """Let a browser send a request when its turn comes; return the result."""
@@ -260,18 +280,18 @@ class BlockingHops:
         try:
             while (request := handover.next()) is not None:
                 handover.answer(self._sent(exchange, wire, request))
-            native, unused = exchange.end(future.result())
+            return exchange.end(future.result())
         except BaseException:  # also Ctrl-C: the hop returns what it holds
             future.cancel()
-            if exchange.native is not None:
-                wire.discard(exchange.native)
             raise
-        if unused is not None:
-            wire.discard(unused)
-        return native
+        finally:
+            if (unused := exchange.take()) is not None:
+                wire.discard(unused)
 
     def _sent(self, exchange: _Exchange[Native], wire: BlockingWire[Native], request: Request) -> Reply:
         try:
+            if (unused := exchange.take()) is not None:  # the page is requested again
+                wire.discard(unused)
             native = wire.send(exchange.begin(request))
             reply = exchange.came(native)
             most = exchange.most_to_store(request, reply)
@@ -302,9 +322,10 @@ class _Handover:
         return self._requests.get()
 
     def answer(self, reply: Reply) -> None:
-        """Hand the reply back."""
+        """Hand the reply back, unless the client was closed meanwhile."""
         assert self._reply is not None
-        self._reply.get_loop().call_soon_threadsafe(_resolve, self._reply, reply)
+        with contextlib.suppress(RuntimeError):  # the event loop has ended
+            self._reply.get_loop().call_soon_threadsafe(_resolve, self._reply, reply)
 
     def ended(self, _: Future[Hop]) -> None:
         """End the wait for requests."""
@@ -342,8 +363,11 @@ def _own(settings: ClientKeywords) -> ClientKeywords:
     return {"cache": False, **settings, "max_retries": 0, "stale_while_revalidate": False}
 
 
-def _ask(url: str, method: str, fields: Fields, has_body: bool, deadline: float | None) -> FetchRequest:
-    return FetchRequest(url, method.upper(), Headers(fields), b"" if has_body else None, deadline)
+def _ask(
+    url: str, method: str, fields: Fields, has_body: bool, deadline: float | None, obeys_robots: bool = True
+) -> FetchRequest:
+    body = b"" if has_body else None
+    return FetchRequest(url, method.upper(), Headers(fields), body, deadline, obeys_robots=obeys_robots)
 
 
 def refusal(kind: type[Any], result: FetchResult, request: object = None) -> Any:

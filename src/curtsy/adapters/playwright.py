@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Literal, Unpack
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from curtsy.adapters import hops as shared
 from curtsy.client import AsyncClient
@@ -35,12 +36,26 @@ __all__ = ["Attachment", "Refused", "attach", "refusal"]
 IN_FLIGHT = 6
 """Parts of pages that are requested from a host at the same time, as browsers do by HTTP/1.1."""
 
-_NO_WORKERS = "if (navigator.serviceWorker) navigator.serviceWorker.register = () => Promise.reject(new Error('off'))"
-"""Script that keeps pages from registering a service worker, whose requests no route sees."""
+_ONLY_PAGES = """
+if (navigator.serviceWorker)
+    navigator.serviceWorker.register = () => Promise.reject(new Error('off'));
+delete window.SharedWorker;
+new MutationObserver(records => {
+    for (const {addedNodes} of records)
+        for (const node of addedNodes)
+            if (node.nodeName === 'SCRIPT' && node.type === 'speculationrules') node.remove();
+}).observe(document, {childList: true, subtree: true});
+"""
+"""Script that keeps pages from service workers, shared workers and speculation rules, whose requests no route sees."""
+
+_BLOCKED = ["*/favicon.ico"]
+"""URLs that Playwright aborts in a context with routes. As a page closes, the browser would request them anyway."""
 
 _PATTERNS = [{"urlPattern": "*", "requestStage": stage} for stage in ("Request", "Response")]
 
 _ABORTED = Failure(Reason.CLOSED, "the browser ended the request", 0.0)
+
+_GONE = Failure(Reason.CLOSED, "the browser did not wait for its turn", None)
 
 Carry = Callable[[Request], Awaitable[Reply]]
 
@@ -93,6 +108,9 @@ class Attachment:
         self._tasks: set[asyncio.Future[Any]] = set()
         self._watches: WeakKeyDictionary[async_api.Page, asyncio.Future[None]] = WeakKeyDictionary()
         """Tasks that open the session of each page."""
+        self._requests: WeakKeyDictionary[async_api.Page, set[asyncio.Future[Any]]] = WeakKeyDictionary()
+        """Tasks of the requests of each page whose head has not come yet."""
+        self._closing: WeakSet[async_api.Page] = WeakSet()
 
     @property
     def client(self) -> AsyncClient:
@@ -102,14 +120,15 @@ class Attachment:
     async def start(self) -> None:
         """Intercept the requests of all pages."""
         context = self._context
-        await context.add_init_script(_NO_WORKERS)
+        await context.add_init_script(_ONLY_PAGES)
         await context.route("**/*", self._route)
         context.on("page", self._begin_watch)
-        context.on("close", lambda _: self._run(self.close()))
+        context.on("close", lambda _: self.begin(None, self.close()))
         for page in context.pages:
             self._begin_watch(page)
         await asyncio.gather(*self._watches.values())
         context.new_page = self._new_page  # type: ignore[method-assign]
+        context.close = self._close_context  # type: ignore[method-assign]
 
     async def close(self) -> None:
         """Close the client of curtsy with its store. Idempotent."""
@@ -122,7 +141,36 @@ class Attachment:
         return page
 
     def _begin_watch(self, page: async_api.Page) -> None:
+        page.on("close", lambda page: self.begin(None, self._end_requests(page)))
+        page.close = partial(self._close_page, page)  # type: ignore[method-assign]
         self._watches[page] = asyncio.ensure_future(self._watch(page))
+
+    async def _close_page(self, page: async_api.Page, **options: Any) -> None:
+        """End the requests of a page, and close it. Else the browser would send those that wait, as it closes."""
+        await self._end_requests(page)
+        await type(page).close(page, **options)
+
+    async def _close_context(self, **options: Any) -> None:
+        await asyncio.gather(*(self._end_requests(page) for page in self._context.pages))
+        await type(self._context).close(self._context, **options)
+
+    async def _end_requests(self, page: async_api.Page) -> None:
+        """End the requests of a page, those that come later included."""
+        self._closing.add(page)
+        works = list(self._requests.get(page, ()))
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+
+    def begin(self, page: async_api.Page | None, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+        """Start the work for a request of a page, which ends with the page."""
+        task = asyncio.ensure_future(work)
+        tasks = self._tasks if page is None else self._requests.setdefault(page, set())
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        if page in self._closing:
+            asyncio.get_running_loop().call_soon(task.cancel)  # the task has begun then, and ends the request
+        return task
 
     async def _watch(self, page: async_api.Page) -> None:
         """Intercept the requests of a page by the DevTools protocol, if the browser has it."""
@@ -136,6 +184,15 @@ class Attachment:
             self._admitted[asked] -= 1
             await route.continue_()
             return
+        page = None
+        with contextlib.suppress(async_api.Error):  # the frame of a first navigation may not be there yet
+            page = request.frame.page
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.begin(page, self._admit(route, page))
+
+    async def _admit(self, route: async_api.Route, page: async_api.Page | None) -> None:
+        """Let the browser send an intercepted request when its turn comes."""
+        request = route.request
         headers = {**request.headers, "user-agent": self.user_agent}
 
         async def send(_: Request) -> Reply:
@@ -143,14 +200,12 @@ class Attachment:
             response = await request.response()
             return _ABORTED if response is None else _head(response.status, await response.headers_array())
 
-        page = None
-        with contextlib.suppress(async_api.Error):  # the frame of a first navigation may not be there yet
-            page = request.frame.page
         is_document = request.is_navigation_request()
         try:
             refused = await self.judge(request.url, request.method, headers, is_document, page, send)
-        except Exception:
-            await route.abort()
+        except BaseException:
+            with contextlib.suppress(async_api.Error):
+                await route.abort()
             raise
         if is_document and page is not None:
             note(page, refused)
@@ -197,11 +252,6 @@ class Attachment:
             result = await self._hops.admit(ask, once)
         return None if carried else shared.refusal(Refused, result)
 
-    def _run(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
 
 _found = parse_url("http://localhost/")
 assert isinstance(_found, Url)
@@ -226,20 +276,17 @@ class _PageSession:
         self._heads: dict[str, asyncio.Future[Reply]] = {}
         """Replies that sent requests wait for, by the id of the request."""
         self._main_frame = ""
-        self._tasks: set[asyncio.Future[Any]] = set()
 
     async def start(self) -> None:
         """Intercept requests and the heads of responses."""
         self._session.on("Fetch.requestPaused", self._paused)
-        self._page.on("close", lambda _: self._end())
+        with contextlib.suppress(async_api.Error):  # an older browser
+            await self._session.send("Page.setPrerenderingAllowed", {"isAllowed": False})
+            await self._session.send("Network.enable", {"maxTotalBufferSize": 0, "maxResourceBufferSize": 0})
+            await self._session.send("Network.setBlockedURLs", {"urls": _BLOCKED})
         tree = await self._session.send("Page.getFrameTree")
         self._main_frame = tree["frameTree"]["frame"]["id"]
         await self._session.send("Fetch.enable", {"patterns": _PATTERNS})
-
-    def _end(self) -> None:
-        for head in self._heads.values():
-            if not head.done():
-                head.set_result(_ABORTED)
 
     def _paused(self, event: dict[str, Any]) -> None:
         is_response = "responseStatusCode" in event or "responseErrorReason" in event
@@ -247,10 +294,12 @@ class _PageSession:
             head = self._heads.pop(event["requestId"], None)
             if head is not None and not head.done():
                 head.set_result(_reply(event))
-        work = self._send("Fetch.continueResponse", event) if is_response else self._request(event)
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if not is_response:
+            self._attachment.begin(self._page, self._request(event))
+        elif _is_rules(event):
+            self._attachment.begin(None, self._send("Fetch.failRequest", event, errorReason="BlockedByClient"))
+        else:
+            self._attachment.begin(None, self._send("Fetch.continueResponse", event))
 
     async def _request(self, event: dict[str, Any]) -> None:
         number, request = event["requestId"], event["request"]
@@ -265,14 +314,14 @@ class _PageSession:
             if "redirectedRequestId" not in event:
                 self._attachment.passed(request["method"], request["url"])
             if not await self._send("Fetch.continueRequest", event, headers=fields):
-                return _ABORTED
+                return _GONE
             return await head
 
         try:
             refused = await self._attachment.judge(
                 request["url"], request["method"], headers, is_document, self._page, send
             )
-        except Exception:
+        except BaseException:
             await self._send("Fetch.failRequest", event, errorReason="Failed")
             raise
         finally:
@@ -289,6 +338,15 @@ class _PageSession:
         except async_api.Error:
             return False
         return True
+
+
+def _is_rules(event: Mapping[str, Any]) -> bool:
+    """Return whether a response has speculation rules, whose requests no route sees."""
+    fields = event.get("responseHeaders") or ()
+    return any(
+        each["name"].lower() == "content-type" and each["value"].startswith("application/speculationrules")
+        for each in fields
+    )
 
 
 def _reply(event: Mapping[str, Any]) -> Reply:

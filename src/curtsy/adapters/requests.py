@@ -38,6 +38,10 @@ _DECODED = frozenset({"content-encoding", "content-length"})
 """Fields that do not describe a cached body, which is decoded."""
 
 
+PART = 1 << 16
+"""Bytes of a body that are read at a time for the cache."""
+
+
 class Refused(errors.Refused, requests.RequestException):
     """Refusal by curtsy: nothing was sent. It has `reason`, `url`, `retry_after` and `request`."""
 
@@ -146,7 +150,9 @@ class Adapter(BaseAdapter):
         has_body = "Transfer-Encoding" in headers or headers.get("Content-Length", "0") != "0"
         fields = tuple((name, _text(value)) for name, value in headers.items())
         wire = _Wire(request, self._inner, given)
-        return self._hops.carry(wire, request.url or "", request.method or "GET", fields, has_body)
+        response = self._hops.carry(wire, request.url or "", request.method or "GET", fields, has_body)
+        response.connection = self  # type: ignore[assignment] # authentication sends its further requests by it
+        return response
 
     def close(self) -> None:
         """Close the inner adapter, and the client of curtsy with its store."""
@@ -214,13 +220,15 @@ class _Wire:
         slot.progress = lambda: None if (found := body()) is None else found.tell()
 
     def body(self, native: requests.Response, most: int) -> bytes | None:
-        raw = native.raw
-        data: bytes = raw.read(most + 1, decode_content=False)
+        raw, data = native.raw, bytearray()
+        # In parts: `read()` may allocate as many bytes as it may return.
+        while len(data) <= most and (part := raw.read(PART, decode_content=False)):
+            data += part
         if len(data) <= most:
             raw.release_conn()
             native.raw = _raw(native.status_code, native.headers.items(), BytesIO(data))
-            return data
-        native.raw = _raw(native.status_code, native.headers.items(), _Resumed(data, raw))
+            return bytes(data)
+        native.raw = _raw(native.status_code, native.headers.items(), _Resumed(bytes(data), raw))
         return None
 
     def discard(self, native: requests.Response) -> None:

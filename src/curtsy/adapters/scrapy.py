@@ -13,6 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from curtsy.adapters.hops import AsyncHops, Fields, Head, Trouble, refusal
+from curtsy.client import AsyncClient
 from curtsy.core import errors
 from curtsy.core.errors import Reason
 from curtsy.core.request import Headers, Response
@@ -30,6 +31,7 @@ import scrapy.exceptions as trouble
 from scrapy.core.downloader import Downloader as ScrapyDownloader
 from scrapy.core.downloader.handlers.base import BaseDownloadHandler
 from scrapy.crawler import Crawler
+from scrapy.pqueues import DownloaderAwarePriorityQueue
 from scrapy.responsetypes import responsetypes
 from scrapy.settings import BaseSettings
 from scrapy.utils.asyncio import is_asyncio_available
@@ -37,7 +39,7 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import build_from_crawler, load_object
 from twisted.python.failure import Failure
 
-__all__ = ["Addon", "DownloadHandler", "Downloader", "Refused"]
+__all__ = ["Addon", "DownloadHandler", "Downloader", "PriorityQueue", "Refused", "client_of"]
 
 _log = library_logger("adapters")
 
@@ -47,11 +49,15 @@ INNER = "CURTSY_DOWNLOAD_HANDLERS"
 _DECODED = frozenset({"content-encoding", "content-length"})
 """Fields that do not describe a cached body, which is decoded."""
 
+MOST_WAITING = 5_000
+"""Requests that wait in the downloader at most, so that its memory is bounded."""
+
 LOOK = 0.25
 """Seconds between two checks whether the crawl stops, while requests wait."""
 
 _REPLACED: Mapping[str, Any] = {
     "ROBOTSTXT_OBEY": False,
+    "ROBOTSTXT_USER_AGENT": None,
     "AUTOTHROTTLE_ENABLED": False,
     "DOWNLOAD_DELAY": 0,
     "DOWNLOAD_SLOTS": {},
@@ -80,13 +86,19 @@ class Addon:
         for name in replaced:
             _put(settings, name, {} if name == "DOWNLOAD_SLOTS" else off[name])
         if replaced:
-            _log.info("Scrapy settings are switched off, because curtsy replaces them", settings=replaced)
+            _tell(replaced)
         handlers = settings.getwithbase("DOWNLOAD_HANDLERS")
         _put(settings, INNER, {scheme: handlers[scheme] for scheme in ("http", "https")})
         own = dict.fromkeys(("http", "https"), DownloadHandler)
         _put(settings, "DOWNLOAD_HANDLERS", {**settings.getdict("DOWNLOAD_HANDLERS"), **own})
         if load_object(settings["DOWNLOADER"]) is ScrapyDownloader:
             _put(settings, "DOWNLOADER", Downloader)
+            if load_object(settings["SCHEDULER_PRIORITY_QUEUE"]) is DownloaderAwarePriorityQueue:
+                _put(settings, "SCHEDULER_PRIORITY_QUEUE", PriorityQueue)
+
+
+def _tell(replaced: list[str]) -> None:
+    _log.info("Scrapy settings are switched off, because curtsy replaces them", settings=replaced)
 
 
 def _put(settings: BaseSettings, name: str, value: object) -> None:
@@ -94,39 +106,69 @@ def _put(settings: BaseSettings, name: str, value: object) -> None:
     settings.set(name, value, max(settings.getpriority(name) or 0, 15))  # 15: that of add-ons
 
 
-class Downloader(ScrapyDownloader):
-    """Downloader in which one waiting request for each host does not count against `CONCURRENT_REQUESTS`.
+class _NoDelays(dict[str, dict[str, Any]]):
+    """Settings of download slots in which no slot has a delay."""
 
-    A resting host therefore does not keep the downloader from requests for other hosts. When the crawl stops, waiting
+    def get(self, key: str, default: Any = None) -> dict[str, Any]:
+        return {"delay": 0}
+
+
+class Downloader(ScrapyDownloader):
+    """Downloader whose waiting requests do not count against `CONCURRENT_REQUESTS`; those on the wire do.
+
+    A resting host therefore does not keep the downloader from requests for other hosts. With another queue of the
+    scheduler than `PriorityQueue`, one waiting request for each host does not count. When the crawl stops, waiting
     requests go back to the scheduler.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
+        if crawler.settings.getfloat("DOWNLOAD_DELAY") or hasattr(crawler.spider, "download_delay"):
+            _tell(["download_delay"])  # of the spider, which is not in the settings of an add-on
+        self.per_slot_settings = _NoDelays()
         self.waiting: Counter[str] = Counter()
-        """Requests in the downloader that are not sent yet, by host."""
-        self._hosts: dict[scrapy.Request, str] = {}
-        """Hosts of these requests."""
+        """Requests in the downloader that are not sent yet, by download slot."""
+        self._slots: dict[scrapy.Request, str] = {}
+        """Download slots of these requests."""
+        self.full: set[str] = set()
+        """Download slots that take no more requests until a waiting one is sent."""
+        queue = load_object(crawler.settings["SCHEDULER_PRIORITY_QUEUE"])
+        self._has_own_queue = isinstance(queue, type) and issubclass(queue, PriorityQueue)
+        most = self.total_concurrency
+        self.connections = asyncio.Semaphore(most) if most > 0 else None
+        """Requests that may be on the wire; None for no limit."""
 
     def fetch(self, request: scrapy.Request, *arguments: Any) -> Any:
         """Download a request."""
-        host = self._hosts[request] = urlparse_cached(request).netloc
-        self.waiting[host] += 1
+        slot = self._slots[request] = self.get_slot_key(request)
+        self.waiting[slot] += 1
+        if self.waiting[slot] >= self._most_waiting(slot):
+            self.full.add(slot)
         deferred = super().fetch(request, *arguments)
         deferred.addBoth(self._ended, request)
         return deferred
 
     def needs_backout(self) -> bool:
         """Return whether the scheduler must keep its requests."""
-        return 0 < self.total_concurrency <= len(self.active) - len(self.waiting)
+        waiting = len(self._slots)
+        if waiting >= MOST_WAITING:
+            return True
+        free = waiting if self._has_own_queue else len(self.waiting)
+        return 0 < self.total_concurrency <= len(self.active) - free
 
     def sent(self, request: scrapy.Request) -> None:
         """Count a request that waits no longer."""
-        host = self._hosts.pop(request, None)
-        if host is not None:
-            self.waiting[host] -= 1
-            if not self.waiting[host]:
-                del self.waiting[host]
+        slot = self._slots.pop(request, None)
+        if slot is not None:
+            self.full.discard(slot)
+            self.waiting[slot] -= 1
+            if not self.waiting[slot]:
+                del self.waiting[slot]
+
+    def _most_waiting(self, slot: str) -> int:
+        """Return how many requests of a download slot may wait: as many as curtsy sends at once."""
+        concurrency = client_of(self.crawler).policies.of(slot).concurrency
+        return min(concurrency or self.domain_concurrency, self.domain_concurrency)
 
     @property
     def is_closing(self) -> bool:
@@ -143,8 +185,54 @@ class Downloader(ScrapyDownloader):
         return request.replace(dont_filter=True) if is_postponed else result
 
 
+class PriorityQueue(DownloaderAwarePriorityQueue):
+    """Queue of the scheduler in which download slots take turns, except those whose requests wait already.
+
+    Requests of a resting host stay in the queue, with `JOBDIR` on disk.
+    """
+
+    def pop(self) -> scrapy.Request | None:
+        """Return the next request; None if the requests of all slots wait already."""
+        slot = self._next()
+        if slot is None:
+            return None
+        every, self.pqueues = self.pqueues, {slot: self.pqueues[slot]}
+        try:
+            return super().pop()
+        finally:
+            queue = every.pop(slot)
+            if self.pqueues:  # it has more requests, at the next turn
+                every[slot] = queue
+            self.pqueues = every
+
+    def peek(self) -> scrapy.Request | None:
+        """Return what `pop()` would return next."""
+        slot = self._next()
+        return None if slot is None else self.pqueues[slot].peek()
+
+    def _next(self) -> str | None:
+        engine = self.crawler.engine
+        downloader = None if engine is None else engine.downloader
+        full = downloader.full if isinstance(downloader, Downloader) else ()
+        return next((slot for slot in self.pqueues if slot not in full), None)
+
+
 _HOPS: WeakKeyDictionary[Crawler, AsyncHops] = WeakKeyDictionary()
 """Hops of each crawl, which its download handlers share."""
+
+
+def client_of(crawler: Crawler) -> AsyncClient:
+    """Return the client of curtsy that admits the requests of a crawl."""
+    return _hops_of(crawler).client
+
+
+def _hops_of(crawler: Crawler) -> AsyncHops:
+    hops = _HOPS.get(crawler)
+    if hops is None:
+        settings = crawler.settings
+        own: Any = {"user_agent": settings["USER_AGENT"], **settings.getdict("CURTSY")}
+        hops = _HOPS[crawler] = AsyncHops(own)
+    return hops
 
 
 class DownloadHandler(BaseDownloadHandler):
@@ -172,8 +260,13 @@ class DownloadHandler(BaseDownloadHandler):
         assert task is not None
         self._waiting[request] = task
         self._watch()
+        downloader = self._downloader()
+        connections = None if downloader is None else downloader.connections
         try:
-            return await self._hops().carry(wire, request.url, request.method, fields, bool(request.body))
+            return await _hops_of(self.crawler).carry(
+                wire, request.url, request.method, fields, bool(request.body),
+                obeys_robots=not request.meta.get("dont_obey_robotstxt"), connections=connections,
+            )  # fmt: skip
         except asyncio.CancelledError:
             if request not in self._waiting:
                 raise
@@ -211,14 +304,6 @@ class DownloadHandler(BaseDownloadHandler):
     def _downloader(self) -> Downloader | None:
         downloader = None if self.crawler.engine is None else self.crawler.engine.downloader
         return downloader if isinstance(downloader, Downloader) else None
-
-    def _hops(self) -> AsyncHops:
-        hops = _HOPS.get(self.crawler)
-        if hops is None:
-            settings = self.crawler.settings
-            own: Any = {"user_agent": settings["USER_AGENT"], **settings.getdict("CURTSY")}
-            hops = _HOPS[self.crawler] = AsyncHops(own)
-        return hops
 
     async def close(self) -> None:
         """Close the inner handlers, and the client of curtsy with its store."""

@@ -54,7 +54,7 @@ class HeldResources:
         self,
         send: Callable[[Request, Limits], Awaitable[Reply]] | None = None,
         on_wire: Callable[[bool], None] | None = None,
-        place: Callable[[], Awaitable[None] | None] | None = None,
+        place: Callable[[], Awaitable[object] | None] | None = None,
         *,
         reads_later: bool = False,
     ) -> None:

@@ -422,7 +422,7 @@ def _ignore(is_on_wire: bool) -> None:
     """Do nothing at the start and the end of a request."""
 
 
-async def _waited(place: Awaitable[None], most: float) -> float | None:
+async def _waited(place: Awaitable[object], most: float) -> float | None:
     """Wait up to `most` seconds for permission to send; return the seconds waited, or None on timeout."""
     began = time.monotonic()
     try:

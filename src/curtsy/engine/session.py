@@ -211,14 +211,18 @@ class Session:
             self._download_paths.discard(part.path)
             part.close()
 
-    async def hop(self, ask: FetchRequest, send: Send) -> Hop:
+    async def hop(self, ask: FetchRequest, send: Send, connections: asyncio.Semaphore | None = None) -> Hop:
         """Let a library send one request of its own: admit it, call `send`, and settle the reply.
 
-        Cookies, redirects and retries are the library's. robots.txt is requested by the built-in sender.
+        Cookies, redirects and retries are the library's. robots.txt is requested by the built-in sender. `connections`
+        limits the requests on the wire.
         """
         self._check_open()
         state = set_out(ask, self.context)
         resources = HeldResources(partial(self._send_guarded, send), reads_later=True)
+        if connections is not None:
+            resources.place = connections.acquire
+            resources.on_wire = lambda is_on_wire: None if is_on_wire else connections.release()
         return await self._single_flight.join(
             object(), lambda: self._hop(ask, state, resources), lambda: self._hop_closed(state, resources)
         )
