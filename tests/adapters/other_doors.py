@@ -39,12 +39,14 @@ class ScrapyDoor(Door):
     is_for_tasks = streams = uploads = False
     agent = "Scrapy/"
 
-    def __init__(self, scrapy: dict[str, Any] | None = None, **settings: Any) -> None:
+    def __init__(
+        self, scrapy: dict[str, Any] | None = None, spider: type[IdleSpider] = IdleSpider, **settings: Any
+    ) -> None:
         """Start a crawl. `scrapy`: settings of Scrapy."""
         super().__init__(**settings)
-        LOOP.run(self._start(scrapy or {}))
+        LOOP.run(self._start(scrapy or {}, spider))
 
-    async def _start(self, given: dict[str, Any]) -> None:
+    async def _start(self, given: dict[str, Any], spider: type[IdleSpider]) -> None:
         runner = AsyncCrawlerRunner(
             {
                 "ADDONS": {"curtsy.adapters.scrapy.Addon": 300}, "CURTSY": self.settings, "RETRY_ENABLED": False,
@@ -52,7 +54,7 @@ class ScrapyDoor(Door):
                 "CONCURRENT_REQUESTS": 64, **given,
             }
         )  # fmt: skip
-        self.crawler = runner.create_crawler(IdleSpider)
+        self.crawler = runner.create_crawler(spider)
         started = asyncio.Event()
         self.crawler.signals.connect(started.set, scrapy.signals.engine_started, weak=False)
         self.crawl = runner.crawl(self.crawler)

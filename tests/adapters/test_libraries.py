@@ -25,7 +25,7 @@ from curtsy.testing import FakeClock
 from tests.adapters.doors import PLAIN, AiohttpDoor, HttpxDoor
 from tests.client.fetching import AGENT, DAWN, host_of
 from tests.client.fetching import client as polite
-from tests.support.site import Reply, Site, Visit, reset
+from tests.support.site import Reply, Site, Visit, closed_port, reset
 
 LIBRARIES = ("aiohttp", "httpx", "httpx2", "playwright", "requests", "scrapy")
 
@@ -144,6 +144,18 @@ async def test_an_inner_transport_sends(site: Site) -> None:
 
     assert page.text == "mock of /a"
     assert site.connections == 0
+
+
+async def test_a_dead_proxy_is_not_the_sites_fault(site: Site) -> None:
+    """Adapters: however often it fails, no breaker opens"""
+    with closed_port() as port:
+        proxy = f"http://127.0.0.1:{port}"
+        inner = httpx.AsyncHTTPTransport(proxy=proxy)
+        transport = curtsy.adapters.httpx.AsyncTransport(inner, **PLAIN, respect_robots=False, proxy=proxy)
+        async with httpx.AsyncClient(transport=transport) as client:
+            for _ in range(5):
+                with pytest.raises(httpx.ConnectError):
+                    await client.get(site.url("/a"))
 
 
 async def test_the_pause_begins_when_the_head_has_come(site: Site) -> None:

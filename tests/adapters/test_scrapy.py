@@ -233,12 +233,14 @@ async def test_a_resting_host_leaves_the_downloader_to_others(opened: Callable[.
     assert most_at_once(site) > 2
 
 
+class HastelessSpider(IdleSpider):
+    download_delay = LONG
+
+
 @pytest.mark.filterwarnings("ignore:.*download_delay")
 async def test_a_delay_of_the_spider_is_off(opened: Callable[..., ScrapyDoor], site: Site) -> None:
     """Scrapy: else both would wait; a page takes less than the delay"""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(IdleSpider, "download_delay", LONG, raising=False)
-        door = opened(respect_robots=False)
+    door = opened(spider=HastelessSpider, respect_robots=False)
     site.page("/*", "here")
 
     pages = [await door.scheduled(site.url(f"/{number}")) for number in range(3)]

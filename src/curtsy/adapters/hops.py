@@ -124,8 +124,10 @@ class BlockingWire(Wire[Native], Protocol[Native]):
 class _Exchange(Generic[Native]):
     """One request on the wire: what the library answered, and what curtsy is told about it."""
 
-    def __init__(self, wire: Wire[Native], ask: FetchRequest, session: Session) -> None:
+    def __init__(self, wire: Wire[Native], ask: FetchRequest, session: Session, has_proxy: bool) -> None:
+        """Create an exchange. `has_proxy`: what cannot be connected is the proxy."""
         self._wire = wire
+        self._has_proxy = has_proxy
         self._ask = ask
         self._session = session
         self._began = 0.0
@@ -189,7 +191,9 @@ class _Exchange(Generic[Native]):
         self._error = error
         detail = " ".join(str(error).split()) or type(error).__name__
         sent_ago = time.monotonic() - self._began if found.is_sent else None
-        return Failure(found.reason, detail, sent_ago, ended_at_proxy=found.is_proxys)
+        is_unconnected = found.reason in (Reason.CONNECTION_ERROR, Reason.TIMEOUT) and not found.is_sent
+        is_proxys = found.is_proxys or (self._has_proxy and is_unconnected)
+        return Failure(found.reason, detail, sent_ago, ended_at_proxy=is_proxys)
 
     def end(self, hop: Hop) -> Native:
         """Return the response for the caller. Raises the library's error, or the refusal."""
@@ -212,6 +216,7 @@ class AsyncHops:
         self.client = AsyncClient(**_own(settings))
         self._session = session_of(self.client)
         self._deadline = settings.get("deadline")
+        self._has_proxy = settings.get("proxy") is not None
 
     async def carry(
         self,
@@ -229,7 +234,7 @@ class AsyncHops:
         `connections` limits the requests on the wire, also those for robots.txt.
         """
         ask = _ask(url, method, fields, has_body, self._deadline, obeys_robots)
-        exchange = _Exchange(wire, ask, self._session)
+        exchange = _Exchange(wire, ask, self._session, self._has_proxy)
 
         async def discard() -> None:
             if (unused := exchange.take()) is not None:
@@ -268,12 +273,13 @@ class BlockingHops:
     def __init__(self, settings: ClientKeywords) -> None:
         self.client = Client(**_own(settings))
         self._deadline = settings.get("deadline")
+        self._has_proxy = settings.get("proxy") is not None
 
     def carry(self, wire: BlockingWire[Native], url: str, method: str, fields: Fields, has_body: bool) -> Native:
         """Admit a request, let the library send it in this thread, and return its response."""
         thread, session = parts_of(self.client)
         ask = _ask(url, method, fields, has_body, self._deadline)
-        exchange = _Exchange(wire, ask, session)
+        exchange = _Exchange(wire, ask, session, self._has_proxy)
         handover = _Handover()
         future = thread.submit(session.hop(ask, handover.send))
         future.add_done_callback(handover.ended)
