@@ -147,7 +147,8 @@ class Attachment:
 
     async def _close_page(self, page: async_api.Page, **options: Any) -> None:
         """End the requests of a page, and close it. Else the browser would send those that wait, as it closes."""
-        await self._end_requests(page)
+        if not options.get("run_before_unload"):  # else the page may stay
+            await self._end_requests(page)
         await type(page).close(page, **options)
 
     async def _close_context(self, **options: Any) -> None:
