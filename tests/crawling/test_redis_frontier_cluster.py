@@ -6,15 +6,19 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 import pytest
 
 from curtsy.core.errors import StoreError
+from curtsy.crawling.committer import counted
 from curtsy.crawling.frontier.protocol import Counts, Done, Ending, Failed, Found
 from curtsy.crawling.frontier.redis import RedisFrontier
 from curtsy.crawling.frontier.redis_jobs import forget, jobs
+from curtsy.crawling.progress import CrawlTotals
+from curtsy.crawling.results import Finished, Results
+from tests.crawling.leaves import page
 from tests.crawling.sharer import Sharer, busiest, filters
 from tests.support.redis_server import RedisCluster, RedisServer, redis_available
 
@@ -54,6 +58,44 @@ async def test_a_job_is_spread_over_a_cluster_and_found_again(cluster: RedisClus
     await other.close()
     assert await forget(cluster.url, job)
     assert [node.command("DBSIZE") for node in cluster.masters] == [0, 0, 0]
+
+
+class Killed(RedisFrontier):
+    """A frontier whose process is killed when it has stored its notes, before its claims end."""
+
+    def _take_pages(self, replies: Sequence[int]) -> None:
+        raise KeyboardInterrupt
+
+
+async def test_a_page_whose_worker_was_killed_between_notes_and_end_is_not_written_again(
+    cluster: RedisCluster, job: str
+) -> None:
+    """Issue 17: notes and ends are on different servers. Links of the page are added, and it counts for its host"""
+    now = [1000.0]
+    pages = ["https://a.org/written", "https://b.org/unwritten"]
+    brief = Killed(cluster.url, job, lease=10.0, timeout=SLOW, clock=lambda: now[0])
+    assert await brief.add(Found(pages)) == 2
+    written, _ = sorted(await brief.claim(2), key=lambda each: each.url)
+    with pytest.raises(KeyboardInterrupt):
+        await brief.conclude([Ending(written, Done(), is_page=True)], {"output": 1})
+    now[0] += 20.0
+    other = RedisFrontier(cluster.url, job, lease=10.0, timeout=SLOW, clock=lambda: now[0])
+
+    claims = sorted(await other.claim(2), key=lambda each: each.url)
+    results = Results()
+    for each in claims:
+        results.put(Finished(each, Done(), [Found([f"{each.url}/more"])], page(url=each.url)))
+    assert all(await other.conclude([each.ending(0.0) for each in results.finished], {}))
+
+    assert [(each.url, each.tries, each.is_written) for each in claims] == [(pages[0], 1, True), (pages[1], 1, False)]
+    assert [each.page is None for each in results.finished] == [True, False]
+    assert counted(CrawlTotals(), results.finished, 0.0) == CrawlTotals(fetched=1)
+    assert await other.notes() == {"output": 1}
+    assert [each.host_pages for each in await other.claim(2)] == [1, 1]
+    assert await other.counts() == Counts(queued=0, leased=2, done=2, failed=0, hosts=2)
+    await brief.close()
+    await other.close()
+    assert await forget(cluster.url, job)
 
 
 class Move:

@@ -41,6 +41,12 @@ TOO_MANY_LINKS = "too_many_links"
 """Reason code for dropped links: the page exceeds the link limit or takes too long to parse."""
 
 
+def _is_counted(finished: Finished) -> bool:
+    """Return whether a result without a page counts as what it is: it is neither skipped nor written before."""
+    is_skipped = any(each.url == finished.claimed.url for each in finished.skipped)
+    return isinstance(finished.end, Done) and not is_skipped and not finished.claimed.is_written
+
+
 def counted(totals: CrawlTotals, batch: Sequence[Finished], seconds: float) -> CrawlTotals:
     """Return the totals after a batch is written."""
     new = msgspec.structs.replace(totals, seconds=seconds)
@@ -52,7 +58,7 @@ def counted(totals: CrawlTotals, batch: Sequence[Finished], seconds: float) -> C
             new.cached += page.cache is not None
             new.fetched += page.cache is None
             new.extract_errors += page.extract_error is not None
-        elif isinstance(finished.end, Done) and not any(each.url == url for each in finished.skipped):
+        elif _is_counted(finished):
             new.redirected += finished.redirect is not None
             new.requisites += finished.requisite is not None
             new.sitemaps += finished.redirect is None and finished.requisite is None

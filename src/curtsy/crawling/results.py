@@ -186,6 +186,12 @@ class Finished(msgspec.Struct):
         skipped = SkippedUrl(page.url, reason, message, page.status, *place, at=page.fetched_at, instead=instead)
         self.skipped, self.page = [*self.skipped, skipped], None
 
+    def drop_all_but_links(self) -> None:
+        """Leave out what an earlier worker has written."""
+        self.page, self.redirect, self.requisite, self.skipped, self.more_left_out = None, None, None, (), {}
+        if isinstance(self.end, Failed):
+            self.end = Done(self.end.after)
+
     def ending(self, now: float, *, is_logged: bool = False) -> Ending:
         """Return it as an ending for the frontier. The ending's seconds count from `now`. `is_logged`: log a page."""
         end = self.end
@@ -199,7 +205,8 @@ class Finished(msgspec.Struct):
                 case Deferred(seconds, last) if seconds:
                     end = Deferred(max(0.0, seconds - age), last)
         is_page = self.page is not None
-        return Ending(self.claimed, end, self.found, is_page, is_page and is_logged)
+        is_counted = is_page or (self.claimed.is_written and isinstance(end, Done))
+        return Ending(self.claimed, end, self.found, is_counted, is_page and is_logged)
 
 
 class Results:
@@ -222,6 +229,8 @@ class Results:
 
     def put(self, finished: Finished) -> None:
         """Add the result of a fetch."""
+        if finished.claimed.is_written:
+            finished.drop_all_but_links()
         if (page := finished.page) is not None and self._drops_duplicates:
             digest = hashlib.blake2b(page.body, digest_size=16).digest()
             if (first := self._bodies.setdefault(digest, page.url)) != page.url:

@@ -67,6 +67,9 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     host_pages: int = 0
     """Pages fetched from the host before this claim, by all workers of the frontier."""
 
+    is_written: bool = False
+    """True if a worker wrote the page and was killed before it ended its claim. Only the links count now."""
+
     __repr__ = masked_repr
 
 

@@ -45,6 +45,7 @@ from curtsy.crawling.frontier.redis_codec import Call, Script
 from curtsy.crawling.frontier.redis_jobs import (
     FORMAT,
     PRESENCE,
+    WRITTEN,
     RedisJobs,
     SharedJob,
     home,
@@ -103,6 +104,7 @@ class RedisFrontier:
             raise PolicyError(f"lease = {lease!r} must be above 0 seconds. Leave it out to use {LEASE:g}.")
         self._registry = RedisJobs(url, timeout=timeout, clock=clock)
         self._replicas = self._registry.server.address.replicas
+        self._is_cluster = self._registry.server.address.kind == "cluster"
         self._name = job
         self._worker = worker or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._concurrency = concurrency
@@ -162,20 +164,15 @@ class RedisFrontier:
         """Queue URLs; return how many were new."""
         return await self._add([found])
 
-    async def _add(self, founds: Sequence[Found], beside: list[Call] | None = None) -> int:
-        """Add the URLs found; send the calls of `beside` with the first chunk."""
+    async def _add(self, founds: Sequence[Found]) -> int:
         job = await self._opened()
         added = 0
         for chunk in redis_codec.chunks(founds):
             pieces = redis_codec.pieces(chunk, self._partitions.of, self._limit)
             calls = [self._call(job, ADD, partition, *words) for partition, words in pieces]
-            replies = await self._registry.demand(calls + (beside or []), self._replicas)
-            beside = None
-            self._take_pages(replies[len(calls) :])
-            for (partition, _), reply in zip(pieces, replies, strict=False):
+            replies = await self._registry.demand(calls, self._replicas)
+            for (partition, _), reply in zip(pieces, replies, strict=True):
                 added += redis_codec.read_number(self._learn(partition, reply).answer)
-        if beside:
-            self._take_pages(await self._registry.demand(beside, self._replicas))
         return added
 
     def _take_pages(self, replies: Sequence[int]) -> None:
@@ -212,6 +209,9 @@ class RedisFrontier:
             waiting = [each for each in asked if each in due] + waiting
         self._is_hungry = len(claimed) < limit if limit else self._is_hungry
         self._full = {site for site, count in held.items() if room is not None and count >= room.share}
+        if self._is_cluster and any(each.tries for each in claimed):
+            claimed = await self._registry.marked(self._name, claimed)
+            self._claims.update((each.ticket, each) for each in claimed)
         return claimed
 
     async def _claim_from(
@@ -265,26 +265,27 @@ class RedisFrontier:
         reply, a claim may still expire. No page is lost then: both workers write it.
         """
         job = await self._opened()
-        noting = note_calls(job, notes or {})
-        # A single server runs calls in order, so no kill falls between the notes and the ends. A cluster has many
-        # servers, so there the notes go first.
-        first, last = (noting, []) if self._registry.server.address.kind == "cluster" else ([], noting)
         connections, founds = self.connections, [found for each in endings for found in each.found]
-        await self._add(founds, first)
+        await self._add(founds)
         claims = [ending.claimed for ending in endings]
         if lost := (await self.keep(claims)).count(False):
             raise Lapsed(f"{lost} of {len(claims)} claims are another's now, so none was ended. End the others alone.")
         self._unconfirmed.update(claimed.ticket for claimed in claims)
+        pages = [ending.claimed.url for ending in endings if ending.is_page and self._is_cluster]
+        noting = note_calls(job, ({WRITTEN + self._worker: pages} if pages else {}) | dict(notes or {}))
+        if self._is_cluster:  # a kill may come between the notes, on one server, and the ends, on others
+            self._take_pages(await self._registry.demand(noting))
+            noting = []
         batches: dict[int, list[int]] = {}
         words: dict[int, list[Any]] = {}
         for place, ending in enumerate(endings):
             partition = self._partitions.of(site_of(ending.claimed.host))
             batches.setdefault(partition, []).append(place)
             words.setdefault(partition, []).extend(redis_codec.end_words(ending, job.partitions))
-        calls = last + [self._call(job, END, each, *words[each]) for each in batches]
+        calls = noting + [self._call(job, END, each, *words[each]) for each in batches]
         replies = await self._registry.demand(calls)
-        self._take_pages(replies[: len(last)])
-        replies = replies[len(last) :]
+        self._take_pages(replies[: len(noting)])
+        replies = replies[len(noting) :]
         ended = [False] * len(endings)
         for (partition, places), reply in zip(batches.items(), replies, strict=True):
             for place, answer in zip(
@@ -428,6 +429,8 @@ class RedisFrontier:
 
     async def _give_back(self, job: SharedJob) -> None:
         calls = [Call(("ZREM", f"{home(self._name)}:workers", self._worker))]
+        if not self._unconfirmed:
+            calls.append(Call(("HDEL", f"{home(self._name)}:notes", WRITTEN + self._worker)))
         for claimed in self._claims.values():
             words = redis_codec.back_words(claimed, job.partitions, None)
             calls.append(self._call(job, END, self._partitions.of(site_of(claimed.host)), *words))

@@ -32,7 +32,7 @@ from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.time import SECOND
 from curtsy.crawling.frontier.lua_job import NOTE, OPEN, PRESENT
 from curtsy.crawling.frontier.lua_partition import GONE, PEEK
-from curtsy.crawling.frontier.protocol import PAGES, Counts
+from curtsy.crawling.frontier.protocol import PAGES, Claimed, Counts
 from curtsy.crawling.frontier.redis_codec import Call
 from curtsy.stores.redis import Connection
 from curtsy.stores.redis_server import Moving, NoScript, RedisCluster, Server
@@ -52,6 +52,10 @@ SLOTS = 16_384
 _PREFIX = "curtsy:"
 _NAMES = f"{_PREFIX}crawls"
 _BATCH = 500
+
+WRITTEN = "written:"
+"""Prefix of the note with the pages of a worker's last batch. In a cluster, a worker may be killed after this note and
+before the ends of the claims. Another worker then leaves these pages out of its outputs."""
 
 _AGAIN = 1.0
 """Seconds after which a call is repeated if it waits for its server."""
@@ -264,6 +268,20 @@ class RedisJobs:
             notes=read_notes(notes),
         )
 
+    async def marked(self, name: str, claims: Sequence[Claimed]) -> list[Claimed]:
+        """Return claims of a job, with those marked whose pages a killed worker has written."""
+        written = {url for urls in (await self._written(name)).values() for url in urls}
+        return [msgspec.structs.replace(each, is_written=each.tries > 0 and each.url in written) for each in claims]
+
+    async def forget_written(self, name: str) -> None:
+        """Forget these pages, because finished URLs are queued again."""
+        if names := list(await self._written(name)):
+            await self.demand([Call(("HDEL", f"{home(name)}:notes", *names))])
+
+    async def _written(self, name: str) -> dict[str, Any]:
+        [words] = await self.demand([Call(("HGETALL", f"{home(name)}:notes"))])
+        return {name: value for name, value in _all_notes(words).items() if name.startswith(WRITTEN)}
+
     async def _sweep(self, name: str, but: SharedJob | None = None) -> None:
         """Remove the partitions of all jobs that ever had this name, except those of `but`."""
         assert self._line is not None
@@ -371,6 +389,10 @@ def _pairs(words: Any) -> list[tuple[Any, Any]]:
 
 def read_notes(words: Any) -> dict[str, Any]:
     """Return the notes in a reply."""
+    return {name: value for name, value in _all_notes(words).items() if not name.startswith(WRITTEN)}
+
+
+def _all_notes(words: Any) -> dict[str, Any]:
     return {name.decode(): msgspec.json.decode(value) for name, value in _pairs(words)}
 
 

@@ -43,6 +43,7 @@ async def requeue_shared(
         job, summary = await registry.find(name), await registry.job(name)
         if job is None or summary is None:
             raise StoreError(no_job(name))
+        await registry.forget_written(name)
         if choice.reasons is not None:
             found = await _Requeue(registry, job, choice).failed()
             await registry.demand(note_calls(job, adapt(summary.notes, found)))
