@@ -23,7 +23,7 @@ import pytest
 
 from curtsy.client import AsyncClient
 from curtsy.core.admission import FORGIVEN
-from curtsy.core.errors import PolicyError
+from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.time import SECOND
 from curtsy.crawling.crawl import AsyncCrawl
 from curtsy.crawling.frontier.redis import RedisFrontier
@@ -604,6 +604,21 @@ async def test_a_server_that_answers_once_too_late_does_not_end_a_crawl(site: Si
 
     assert (summary.ended, summary.totals.pages, summary.queued) == ("done", 1, 0)
     assert lost < cable.sent
+
+
+async def test_a_server_that_refuses_the_password_is_not_waited_for(
+    site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Issue 17: it would refuse it again"""
+    with RedisServer() as server:
+        server.command("CONFIG", "SET", "requirepass", "right")
+        store = server.url.replace("//", "//:wrong@", 1)
+        async with acrawl(site.url("/"), **{**QUICK, "store": store, "job": tmp_path / "shared"}) as crawl:
+            with pytest.raises(StoreError) as refused:
+                await crawl.run()
+
+    assert "wrong" not in str(refused.value)
+    assert not [each for each in caplog.records if "starts when" in each.getMessage()]
 
 
 async def test_a_page_that_names_another_as_its_own_while_the_server_is_away_is_not_lost(site: Site) -> None:

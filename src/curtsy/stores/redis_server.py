@@ -45,6 +45,9 @@ except ImportError as error:
 FAILURES = (redis.RedisError, redis.exceptions.RedisClusterException, OSError, asyncio.TimeoutError)
 """Exceptions of redis-py for a server that fails. RedisClusterException is no RedisError."""
 
+Refusing = (redis.AuthenticationError, redis.exceptions.AuthorizationError, redis.exceptions.NoPermissionError)
+"""Errors of a server that refuses this user. Another attempt would meet the same."""
+
 RedisCluster = redis.asyncio.cluster.RedisCluster
 NoScript = redis.exceptions.NoScriptError
 NoPermission = redis.exceptions.NoPermissionError

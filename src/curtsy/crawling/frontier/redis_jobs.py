@@ -35,7 +35,7 @@ from curtsy.crawling.frontier.lua_partition import GONE, PEEK
 from curtsy.crawling.frontier.protocol import PAGES, Claimed, Counts
 from curtsy.crawling.frontier.redis_codec import Call
 from curtsy.stores.redis import Connection
-from curtsy.stores.redis_server import Moving, NoScript, RedisCluster, Server
+from curtsy.stores.redis_server import Moving, NoScript, RedisCluster, Refusing, Server
 
 PRESENCE = 6.0
 """Seconds after its last heartbeat for which a worker counts as present."""
@@ -146,7 +146,7 @@ class RedisJobs:
             try:
                 return await self._ask(calls, replicas)
             except StoreError as error:
-                if time.monotonic() >= self._waits_until:
+                if time.monotonic() >= self._waits_until or isinstance(error.__cause__, Refusing):
                     raise
                 if self._tell is not None:
                     self._tell(error)
