@@ -227,6 +227,16 @@ async def test_an_offline_checker_that_is_told_to_wait_for_the_file_forbids(site
     assert site.paths() == []
 
 
+async def test_the_reason_at_a_private_address_names_the_setting_that_permits_it(site: Site) -> None:
+    """R1: as a fetch says it"""
+    async with checker(allow_private=False) as robots:
+        verdict = await robots.verdict(site.url("/page"))
+
+    assert not verdict.allowed
+    assert "allow_private" in verdict.reason
+    assert site.paths() == []
+
+
 async def test_a_host_that_the_settings_deny_is_not_said_to_have_no_robots_txt(site: Site) -> None:
     """R1, U9: not asked, and nothing is remembered of it that others would go by"""
     site.robots(PRIVATE)
@@ -242,6 +252,7 @@ async def test_a_host_that_the_settings_deny_is_not_said_to_have_no_robots_txt(s
         forbidden = await other.fetch(site.url("/private"))
 
     assert [verdict.allowed for verdict in verdicts] == [False, False]
+    assert all("denylist" in verdict.reason for verdict in verdicts)
     assert asked == []
     assert forbidden.reason is Reason.ROBOTS_DISALLOWED
     assert site.paths() == ["/robots.txt"]

@@ -197,7 +197,7 @@ def _ticket(
     if isinstance(ticket, No | Late):
         if is_own or isinstance(ticket, Late):
             return not_admitted(url, there, ticket)
-        return Found(None, f"{url.text}, where it redirects to, may not be asked now")
+        return Found(None, f"{url.text}, where it redirects to, may not be requested now")
     if ticket.waited and state.has_another(url, there):
         yield PutBack(ticket)
         return Again()

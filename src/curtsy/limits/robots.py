@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from curtsy.client import AsyncClient, session_of
+from curtsy.core import messages
 from curtsy.core.errors import Reason
 from curtsy.core.fetch_state import Refusal
 from curtsy.core.request import Failure
@@ -74,8 +75,12 @@ class RobotsTxtChecker:
         if is_out_of_reach or (isinstance(rules, Refusal) and rules.reason is not Reason.DOMAIN_DENIED):
             # The host is blocked by its breaker or budget, or is unreachable: its last copy applies (R6).
             rules = await self._session.store.read(rules_key(parsed.origin)) or Rules()
-        if not isinstance(rules, Rules):
-            return Verdict(False, None, None, None, "its host may not be asked, not even for robots.txt")
+        if isinstance(rules, Refusal):
+            return Verdict(False, None, None, None, messages.denied(parsed))
+        if isinstance(rules, Failure):
+            return Verdict(False, None, None, None, messages.failed(parsed, rules, 1))
+        if rules is None:
+            return Verdict(False, None, None, None, "the client was closed during the request for robots.txt")
         return filters(rules, self._session.policies.of(parsed.domain), self.user_agent, parsed.text)
 
     def get_crawl_delay(self, url: str) -> float | None:
