@@ -281,6 +281,19 @@ def test_the_references_of_a_page_are_found_where_a_browser_finds_them() -> None
     assert unchanged == PAGE
 
 
+def test_a_search_page_is_a_link_and_a_search_description_a_requisite() -> None:
+    """Sphinx names both with `rel=search`: a browser loads the description only"""
+    page = (
+        '<link rel="search" title="Search" href="search.html">'
+        '<link rel=search type="application/opensearchdescription+xml" href="search.xml">'
+        '<link rel="icon search" href="icon.png">'
+    )
+
+    forms = {page[each.start : each.end]: each.form for each in values(page)}
+
+    assert forms == {"search.html": Form.LINK, "search.xml": Form.REQUISITE, "icon.png": Form.REQUISITE}
+
+
 @pytest.mark.soak
 async def test_a_mirror_is_the_same_over_forty_kills(site: Site, tmp_path: Path) -> None:
     """At any moment"""

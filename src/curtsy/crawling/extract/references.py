@@ -103,10 +103,11 @@ _TAGS: dict[str, dict[str, Form]] = {
 }
 """Attributes with URLs, by tag."""
 
-_LOADED = frozenset(
-    ["stylesheet", "icon", "apple-touch-icon", "mask-icon", "preload", "modulepreload", "manifest", "search"]
-)
+_LOADED = frozenset(["stylesheet", "icon", "apple-touch-icon", "mask-icon", "preload", "modulepreload", "manifest"])
 """Relations of a `link` that a browser loads with the page."""
+
+_OPENSEARCH = "application/opensearchdescription+xml"
+"""Type of a `link` whose relation `search` a browser loads. Other links of that relation lead to a search page."""
 
 _STRING = r"""(?:"(?P<double{0}>(?:[^"\\\n]|\\.)*+)"|'(?P<single{0}>(?:[^'\\\n]|\\.)*+)')"""
 _CSS = re.compile(
@@ -165,8 +166,9 @@ def _in_tag(name: str, text: str, start: int, end: int) -> Iterator[Value]:
         if form is None or begin == stop:
             continue
         if name == "link" and form is _LINK and "rel" in places:
-            relations = text[places["rel"][0] : places["rel"][1]].lower().split()
-            form = _LINK if _LOADED.isdisjoint(relations) else _REQUISITE
+            relations = text[slice(*places["rel"][:2])].lower().split()
+            if not _LOADED.isdisjoint(relations) or ("search" in relations and _is_opensearch(text, places)):
+                form = _REQUISITE
         elif name == "meta":
             kind = places.get("http-equiv", (0, 0))
             if text[kind[0] : kind[1]].strip().lower() != "refresh":
@@ -175,6 +177,10 @@ def _in_tag(name: str, text: str, start: int, end: int) -> Iterator[Value]:
     if name in _GUARDED:
         for guard in _GUARD.finditer(text, start - 1, end):
             yield Value(*guard.span(), Form.GUARD)
+
+
+def _is_opensearch(text: str, places: dict[str, tuple[int, int, bool]]) -> bool:
+    return "type" in places and text[slice(*places["type"][:2])].strip(_BLANKS).lower() == _OPENSEARCH
 
 
 def pieces(form: Form, value: str) -> list[Piece]:
