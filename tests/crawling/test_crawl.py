@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import curtsy
+from curtsy.core.crawl_messages import REQUISITES_TAKE_MORE
 from curtsy.core.errors import PolicyError
 from curtsy.crawling.progress import CrawlSnapshot
 from curtsy.crawling.start import acrawl, crawl
@@ -488,6 +489,15 @@ async def test_it_says_before_it_starts_what_it_may_take(site: Site, snapshot: S
     assert re.findall(r"\d+", plan.message) == ["100", "6", "500", "5"]
     snapshot(plan.message)
     assert site.count() == 0
+
+
+async def test_the_plan_of_a_crawl_with_requisites_says_that_they_are_left_out(site: Site) -> None:
+    """Issue 5: a style costs a request and a pause, as a page does"""
+    async with acrawl(site.url("/"), max_pages=5, requisites="site", **polite()) as crawl:
+        plan = await crawl.plan()
+
+    assert plan.seconds == 17.5
+    assert plan.message.endswith(REQUISITES_TAKE_MORE)
 
 
 async def test_snapshots_tell_how_far_it_is(site: Site) -> None:

@@ -356,6 +356,10 @@ def plan_message(
     return f"This {verb} after {_pages(stops)}{f', {time}' if gap else ''}{until}: {limit}.{whole}{option}"
 
 
+REQUISITES_TAKE_MORE = "The files that pages need (images, styles, scripts) take more requests and time."
+"""What a plan leaves out if the crawl fetches requisites."""
+
+
 def _pages(count: int) -> str:
     return f"{count:,} {'page' if count == 1 else 'pages'}"
 

@@ -174,7 +174,8 @@ class AsyncCrawl:
             pages = max(0, pages - pages_in(notes))
         parsed = (url for url in map(parse_url, self.seeds) if isinstance(url, Url))
         hosts = dict.fromkeys(url.domain for url in parsed if self._session.refusal(url) is None)
-        return await plan(self._session, hosts, pages, self.options.patience)
+        has_requisites = self.options.requisites != "none"
+        return await plan(self._session, hosts, pages, self.options.patience, has_requisites=has_requisites)
 
     async def snapshot(self, hosts: int = 50) -> CrawlSnapshot:
         """Return the progress, with the state of at most `hosts` hosts."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from curtsy.core.crawl_messages import plan_message
+from curtsy.core.crawl_messages import REQUISITES_TAKE_MORE, plan_message
 from curtsy.core.host import Host, fresh, in_time
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.setting import DAY
@@ -188,11 +188,13 @@ def _outlook(policy: Policy, record: Host | None, now: Now, pages: int) -> Outlo
     return Outlook(pages, gap, 0.0, math.inf if left is None else left, math.inf if daily is None else daily, resets_in)
 
 
-async def plan(session: Session, hosts: Iterable[str], pages: int | None, patience: float) -> CrawlPlan:
+async def plan(
+    session: Session, hosts: Iterable[str], pages: int | None, patience: float, *, has_requisites: bool = False
+) -> CrawlPlan:
     """Estimate the duration of `pages` pages on these hosts by their policies and records, without any request.
 
-    `patience` is the time in seconds for which the crawl waits for the next day's budget. Without hosts, the message is
-    empty.
+    `patience` is the time in seconds for which the crawl waits for the next day's budget. `has_requisites`: the crawl
+    also fetches the files that its pages need. Without hosts, the message is empty.
     """
     policies, now = session.policies, await session.store.now()
     rules = [(host, policies.of(host)) for host in hosts]
@@ -214,6 +216,8 @@ async def plan(session: Session, hosts: Iterable[str], pages: int | None, patien
         pages, stops, 1 / rate, seconds or 0.0, in_all or 0.0, setting=setting, hosts=len(outlooks),
         resets_in=resets_in, is_paused=resets_in <= patience,
     )  # fmt: skip
+    if has_requisites and rate < math.inf:
+        message += f" {REQUISITES_TAKE_MORE}"
     return CrawlPlan(pages, max(gaps), None if pages is None else pages / rate, allowed, message)
 
 
