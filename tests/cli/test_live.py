@@ -57,6 +57,14 @@ def test_a_run_that_goes_on_counts_for_itself_and_says_what_there_is_in_all(snap
     assert line_of(progress) == f"{run.replace(' · ', ', ')}, {all_runs}"
 
 
+def test_the_requisites_of_a_mirror_are_progress_too() -> None:
+    """U14: a page with forty images takes minutes in which no other page arrives"""
+    before, now = CrawlTotals(fetched=1, requisites=3), CrawlTotals(fetched=1, requisites=10)
+    progress = Progress("running", now, 7, 0, 1, 0.0, 20.0, None, None, (), before)
+
+    assert "7 requisites" in line_of(progress)
+
+
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_the_view_agrees_with_itself_when_a_job_is_gone_on_with(shell: Shell, site: Site, columns: int) -> None:
     """U14: pages of the host, of the run and of the job; what is left in the queue; what is left of the day"""

@@ -254,6 +254,8 @@ def _figures(snapshot: CrawlSnapshot, since: float = 0.0) -> list[str]:
     before = snapshot.before
     pages = console.counted(snapshot.totals.pages - (before.pages if before else 0), "page")
     found = [pages if before is None else f"{pages} in this run"]
+    if requisites := snapshot.totals.requisites - (before.requisites if before else 0):
+        found.append(console.counted(requisites, "requisite"))
     if snapshot.rate:
         found.append(f"{snapshot.rate:.3g}/s")
     found += [f"{snapshot.queued:,} queued", *_missing(snapshot.totals, before)]
