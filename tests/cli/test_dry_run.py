@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from curtsy.core.crawl_messages import REQUISITES_TAKE_MORE
 from tests.cli.crawling import line_with, numbers
 from tests.cli.shell import Shell
 from tests.support.site import Site, closed_port
@@ -32,3 +33,30 @@ def test_a_host_that_gives_no_answer_is_an_error(shell: Shell, snapshot: Snapsho
     assert f" 127.0.0.1:{port} " in said
     assert "connection refused" in said
     snapshot(said)
+
+
+def test_a_plan_applies_the_budget_of_its_command(shell: Shell, site: Site) -> None:
+    """Issue 5: the crawl itself would fetch them all today"""
+    agreed = ("--max-pages-per-day", "600", "--max-requests-per-day", "700")
+
+    usual, raised = (shell("crawl", site.url("/"), "--max-pages", "500", *more, "--dry-run") for more in ((), agreed))
+
+    assert "--max-pages-per-day" in line_with(usual.out, "plan ")
+    assert numbers(line_with(raised.out, "plan "))[0] == 500
+    assert "--max-pages-per-day" not in raised.out
+    assert "of 700 requests" in raised.out
+    assert "of 600 pages" in raised.out
+
+
+def test_a_plan_of_a_mirror_revalidates_copies_and_counts_requisites_apart(shell: Shell, site: Site) -> None:
+    """Issue 5: as the crawl itself does"""
+    site.page("/", "<title>x</title>", headers={"Cache-Control": "max-age=3600"})
+    shell("get", site.url("/"))
+
+    plain, mirror = (
+        shell("crawl", site.url("/"), "--max-pages", "5", *more, "--dry-run", CURTSY_PAUSE_MAX="2")
+        for more in ((), ("--mirror", "copy"))
+    )
+
+    assert ("cached copy" in plain.out, "cached copy" in mirror.out) == (True, False)
+    assert (REQUISITES_TAKE_MORE in plain.out, REQUISITES_TAKE_MORE in mirror.out) == (False, True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -89,6 +89,10 @@ class CommandContext:
 
     log_level: str | None = None
     _settings: Settings | None = field(default=None, repr=False)
+
+    def with_settings(self, settings: Mapping[str, Any]) -> CommandContext:
+        """Return a copy with these settings as further global options."""
+        return CommandContext({**self.arguments, **settings}, self.log_level)
 
     def settings(self) -> Settings:
         """Return all settings, read once; start to show the library's log. Raises PolicyError."""

@@ -218,11 +218,7 @@ def crawl(context: click.Context, /, **words: Any) -> Exit:
     given = context.ensure_object(CommandContext)
     wanted = _wanted(given, words, list(context.meta.get("curtsy.arguments", ())))
     if words["is_dry"]:
-        from curtsy.cli.why import report_dry_run
-
-        return report_dry_run(
-            given, wanted.seeds.head, wanted.options, wanted.job or None, wanted.restart, wanted.is_json
-        )
+        return _report_dry_run(given, wanted)
     try:
         return run(lambda: _crawl(given, wanted))
     except NotWritten as error:  # before the first page
@@ -230,6 +226,22 @@ def crawl(context: click.Context, /, **words: Any) -> Exit:
         if wanted.job and not wanted.is_named:
             drop_unstarted(wanted.job)
         return Exit.OUTPUT
+
+
+def _report_dry_run(given: CommandContext, wanted: CrawlArguments) -> Exit:
+    """Report what the crawl would do with the same limits and cache mode."""
+    from curtsy.cli.why import report_dry_run
+
+    names = ("max_pages_per_day", "max_requests_per_day", "cache_mode")
+    settings = {name: wanted.client[name] for name in names if name in wanted.client}
+    if wanted.client.get("cache") is False:
+        settings["cache_mode"] = "off"
+    options = wanted.options
+    if "mirror" in wanted.files and options.get("requisites", "none") == "none":
+        options = options | {"requisites": "site"}  # as the output sets it, which a dry run does not open
+    return report_dry_run(
+        given.with_settings(settings), wanted.seeds.head, options, wanted.job or None, wanted.restart, wanted.is_json
+    )
 
 
 def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) -> CrawlArguments:
