@@ -157,3 +157,12 @@ def test_a_job_whose_seeds_are_still_being_read_is_killed_and_goes_on(shell: She
     lines = (shell.project / "pages.jsonl").read_text().splitlines()
     assert (len(lines), len(set(lines)), done.json["fetched"]) == (40, 40, 40)
     assert done.json["queued"] + 40 <= count
+
+
+def test_an_output_without_a_path_that_takes_the_url_is_named(shell: Shell, site: Site) -> None:
+    """U10"""
+    done = shell("crawl", "--jsonl", site.url("/"))
+
+    assert done.code == 2
+    assert "--jsonl" in done.err
+    assert site.url("/") in done.err

@@ -250,7 +250,6 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
     from curtsy.crawling.jobs import default_name
     from curtsy.crawling.options import CrawlOptions
 
-    seeds = _seeds(given, words["urls"], words["source"], words["max_time"], words["allow_http"])
     kinds = {
         "mirror": "mirror",
         "folder": "out",
@@ -261,6 +260,15 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
         "skipped": "skipped",
     }
     files = {kind: words[name] for kind, name in kinds.items() if words[name] is not None}
+    if not words["urls"] and words["source"] is None:
+        from curtsy.core.masking import mask_url
+
+        for kind, path in files.items():
+            if path.lower().startswith(("http://", "https://")):
+                raise click.UsageError(
+                    f"--{kind} took {mask_url(path)} as its value. Give it a path, and then the URL."
+                )
+    seeds = _seeds(given, words["urls"], words["source"], words["max_time"], words["allow_http"])
     writing = {name: words[name] for name in ("body", "part_size", "part_time") if words[name] is not None}
     if words["is_json"] and words["jsonl"] == "-":
         raise click.UsageError("--json and --jsonl - both write to standard output. Give --jsonl a file.")
