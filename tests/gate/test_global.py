@@ -109,6 +109,37 @@ async def test_a_global_token_goes_back_when_the_host_says_no(store: MemoryStore
     assert (await robbed).waited >= 35.0
 
 
+class Hanging(WrappedStore):
+    """A store that hangs for two seconds when a host is to be charged, the first so many times."""
+
+    is_immediate = False
+
+    def __init__(self, store: MemoryStore, clock: FakeClock, times: int) -> None:
+        super().__init__(store.inner)
+        self._clock = clock
+        self.left = times
+
+    async def update(self, key: str, step: Step[Any]) -> Any:
+        if key == HOST and self.left:
+            self.left -= 1
+            self._clock.advance(2.0)
+        return await super().update(key, step)
+
+
+@pytest.mark.parametrize(("times", "waited", "until_next"), [(1, 2.0, 2.0), (100, 10.0, 0.0)])
+async def test_a_token_from_before_the_store_hung_is_exchanged_once(
+    store: MemoryStore, clock: FakeClock, times: int, waited: float, until_next: float
+) -> None:
+    """Issue 17: else each process sends with an old one when the store is back. One that is always slow is not left"""
+    overall = UNLIMITED.replace(qps=0.5)
+    gate = Gate(Hanging(store, clock, times), timers=LeapAlarm(clock), roll=lambda: 0.5)
+
+    ticket = await ticket_of(gate, Request(HOST, ONE_AT_A_TIME, overall))
+    other = await ticket_of(gate, Request("host:other", UNLIMITED, overall))
+
+    assert (ticket.waited, other.waited) == (waited, until_next)
+
+
 @pytest.mark.parametrize("question", [2, 3], ids=["taking the token", "charging the host"])
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_global_token_of_one_cancelled_at_the_store_is_not_lost(slow: Slow, when: str, question: int) -> None:

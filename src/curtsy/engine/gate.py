@@ -49,6 +49,10 @@ POLL = 0.25
 HELD = ("in_flight", "trial")
 """Causes of waits for a slot that another request holds. It may be released before its lease expires."""
 
+STALE = 0.5
+"""Seconds after which a token of the global rate is returned once, because the store hung meanwhile. Else the requests
+of all processes would leave together when it answers again."""
+
 LOOK_AGAIN = 30.0
 """Seconds until a long wait is checked again, or a quarter of it if longer: a user may have ended it."""
 
@@ -251,17 +255,9 @@ class _Admission:
     """Admission of one request that waits in the queue of its host, and in that of the global rate."""
 
     __slots__ = (
-        "_began",
-        "_gate",
-        "_is_holding",
-        "_key",
-        "_out_since",
-        "_queues",
-        "_request",
-        "_timers",
-        "_until",
-        "_waiter",
-    )
+        "_began", "_gate", "_has_returned", "_is_holding", "_key", "_out_since", "_queues", "_request", "_timers",
+        "_until", "_waiter",
+    )  # fmt: skip
 
     def __init__(self, gate: Gate, request: Request, waiter: Waiter) -> None:
         self._gate, self._queues, self._timers = gate, gate.queues, gate.timers
@@ -271,7 +267,7 @@ class _Admission:
         """Key of the queue in which the waiter is."""
         self._began = gate.timers.now()
         self._until = None if request.deadline is None else self._began + request.deadline
-        self._is_holding = False
+        self._is_holding = self._has_returned = False
         self._out_since: float | None = None
         """Time of the first attempt that found the store out; None if the last one reached it."""
 
@@ -348,6 +344,10 @@ class _Admission:
         self._out_since = None
         decision, epoch = answer
         if isinstance(decision, Go):
+            if overall is not None and not self._has_returned and self._timers.now() - asked_at > STALE:
+                self._has_returned = True
+                yield from self._gate.driver.finishing(self._revert(request, refund, answer))
+                return None
             self._is_holding = request.policy.concurrency is not None
             waited, good_until = self._timers.now() - self._began, asked_at + decision.lease.lasts
             return Ticket(self._key, request.policy, decision, waited, good_until, epoch, refund=refund)
