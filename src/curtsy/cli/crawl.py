@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain, islice
@@ -250,41 +250,17 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
     from curtsy.crawling.jobs import default_name
     from curtsy.crawling.options import CrawlOptions
 
-    kinds = {
-        "mirror": "mirror",
-        "folder": "out",
-        "jsonl": "jsonl",
-        "csv": "csv",
-        "parquet": "parquet",
-        "warc": "warc",
-        "skipped": "skipped",
-    }
-    files = {kind: words[name] for kind, name in kinds.items() if words[name] is not None}
-    if not words["urls"] and words["source"] is None:
-        from curtsy.core.masking import mask_url
-
-        for kind, path in files.items():
-            if path.lower().startswith(("http://", "https://")):
-                raise click.UsageError(
-                    f"--{kind} took {mask_url(path)} as its value. Give it a path, and then the URL."
-                )
+    kinds = ("mirror", "folder", "jsonl", "csv", "parquet", "warc", "skipped")
+    paths = {kind: words["out" if kind == "folder" else kind] for kind in kinds}
+    files = {kind: path for kind, path in paths.items() if path is not None}
+    _check(words, files)
     seeds = _seeds(given, words["urls"], words["source"], words["max_time"], words["allow_http"])
     writing = {name: words[name] for name in ("body", "part_size", "part_time") if words[name] is not None}
-    if words["is_json"] and words["jsonl"] == "-":
-        raise click.UsageError("--json and --jsonl - both write to standard output. Give --jsonl a file.")
-    if words["body"] is not None and words["jsonl"] is None and words["parquet"] is None:
-        raise click.UsageError("--body is for JSON lines and Parquet. Give --jsonl or --parquet too.")
-    if words["no_job"] and (words["restart"] or words["job"] is not None):
-        raise click.UsageError("--no-job saves no state, so --job and --restart have no use. Leave one of them out.")
-    if words["no_cache"] and words["refresh"]:
-        raise click.UsageError("--no-cache and --refresh exclude each other. Give one of them.")
-    if words["workers"] != 1 and words["metrics_port"] is not None:
-        raise click.UsageError("--metrics-port counts the fetches of one process. Leave it out, or use one worker.")
     words["extract"] = selectors(words["extract"])
     if "all" in words["files"]:
         words["files"] = "all"
-    names = [each.name for each in fields(CrawlOptions)]
-    options = {name: words[name] for name in names if words[name] is not None and words[name] != ()}
+    known = [each.name for each in fields(CrawlOptions)]
+    options = {name: words[name] for name in known if words[name] is not None and words[name] != ()}
     try:
         made = CrawlOptions(**options)
         Scope.around(
@@ -308,6 +284,28 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
         seeds, options, client, name, words["job"] is not None, words["restart"], files, writing, words["is_durable"],
         words["is_json"], words["metrics_port"], words["workers"], arguments,
     )  # fmt: skip
+
+
+def _check(words: dict[str, Any], files: Mapping[str, str]) -> None:
+    """Raise UsageError for options that contradict each other."""
+    if not words["urls"] and words["source"] is None:
+        from curtsy.core.masking import mask_url
+
+        for kind, path in files.items():
+            if path.lower().startswith(("http://", "https://")):
+                raise click.UsageError(
+                    f"--{kind} took {mask_url(path)} as its value. Give it a path, and then the URL."
+                )
+    if words["is_json"] and words["jsonl"] == "-":
+        raise click.UsageError("--json and --jsonl - both write to standard output. Give --jsonl a file.")
+    if words["body"] is not None and words["jsonl"] is None and words["parquet"] is None:
+        raise click.UsageError("--body is for JSON lines and Parquet. Give --jsonl or --parquet too.")
+    if words["no_job"] and (words["restart"] or words["job"] is not None):
+        raise click.UsageError("--no-job saves no state, so --job and --restart have no use. Leave one of them out.")
+    if words["no_cache"] and words["refresh"]:
+        raise click.UsageError("--no-cache and --refresh exclude each other. Give one of them.")
+    if words["workers"] != 1 and words["metrics_port"] is not None:
+        raise click.UsageError("--metrics-port counts the fetches of one process. Leave it out, or use one worker.")
 
 
 def _sources(words: dict[str, Any]) -> list[str]:

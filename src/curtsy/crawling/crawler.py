@@ -118,7 +118,7 @@ class Crawler:
         self.failure: CurtsyError | None = None
         """Error that ended the crawl before all results were written. Unwritten URLs are not done."""
         self.began_at = self._looked_at = self._renewed_at = self._written_at = self._timers.now()
-        self._stop_by = self._failing_since = 0.0
+        self._stop_by = self._failing_since = self._due_at = 0.0
         self._failed_turns = 0
         """Number of consecutive turns that failed since `_failing_since`."""
         self._is_abandoned = False
@@ -126,7 +126,6 @@ class Crawler:
         self._connections = 0
         """Connections of the frontier when known hrefs were last forgotten."""
         self._due: float | None = 0.0
-        self._due_at = 0.0
 
     @property
     def is_idle(self) -> bool:
