@@ -457,7 +457,7 @@ class Crawler:
         reasons, elapsed = self._committer.left, self._elapsed()
         is_hurried = self.failure is not None or self.stopping is not None
         longest = 0.0 if is_hurried else min(LONGEST_OUTAGE, self._options.patience)
-        with self._frontier.outlast(longest, lambda error: _log.warning(f"{error} The crawl ends when the server answers.")):
+        with self._frontier.outlast(longest, _warn_of_outage):
             with contextlib.suppress(CurtsyError):  # the note is informational: a full disk is ignored
                 await self._frontier.note({ENDED: str(ended), **self._committer.final_note(elapsed)})
             try:
@@ -474,3 +474,7 @@ class Crawler:
         summary = CrawlSummary(ended, totals, left, resume_in, reasons, message, outputs, deaths)
         _log.info(message, **summary.as_dict())
         return summary
+
+
+def _warn_of_outage(error: CurtsyError) -> None:
+    _log.warning(f"{error} The crawl ends when the server answers.")
