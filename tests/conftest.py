@@ -43,6 +43,14 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _what_stays_is_looked_at_once() -> Iterator[None]:
+    """Nor among what a module of tests leaves behind, as the caches of Hypothesis."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_stays_warm() -> Iterator[None]:
     """The process that forks others ends with the tests."""
