@@ -6,8 +6,9 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from curtsy.crawling.committer import counted
 from curtsy.crawling.frontier.protocol import Counts, Done, Ending, Failed, Found
 from curtsy.crawling.frontier.redis import RedisFrontier
 from curtsy.crawling.frontier.redis_jobs import forget, jobs
+from curtsy.crawling.frontier.redis_notes import Notes
 from curtsy.crawling.progress import CrawlTotals
 from curtsy.crawling.results import Finished, Results
 from tests.crawling.leaves import page
@@ -63,7 +65,12 @@ async def test_a_job_is_spread_over_a_cluster_and_found_again(cluster: RedisClus
 class Killed(RedisFrontier):
     """A frontier whose process is killed when it has stored its notes, before its claims end."""
 
-    def _take_pages(self, replies: Sequence[int]) -> None:
+    async def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
+        self._notes.store = self._store  # type: ignore[method-assign, assignment]
+        return await super().conclude(endings, notes)
+
+    async def _store(self, *given: Any) -> None:
+        await Notes.store(self._notes, *given)
         raise KeyboardInterrupt
 
 

@@ -71,6 +71,18 @@ def counted(totals: CrawlTotals, batch: Sequence[Finished], seconds: float) -> C
     return new
 
 
+class Attempt(NamedTuple):
+    """Batch that is in the outputs, and that the frontier is to record."""
+
+    endings: Sequence[Ending]
+    states: Mapping[str, Any]
+    """End of each output after the batch."""
+
+    totals: CrawlTotals
+    notes: Mapping[str, Any]
+    """What the frontier stores with the endings, the states and totals included."""
+
+
 class Leftover(NamedTuple):
     """Spools of a process that was killed and does not run."""
 
@@ -117,6 +129,8 @@ class Committer:
         """End of each output, as recorded in the frontier."""
         self._is_torn = False
         """True if the outputs may hold more than the frontier has recorded."""
+        self._attempt: Attempt | None = None
+        """Batch of which it is unknown whether the frontier has recorded it."""
         self._handed: set[tuple[str, int]] = set()
         """Entries written to a stream but not committed yet: output name and claim ticket."""
         self.totals = self.before = CrawlTotals()
@@ -212,6 +226,7 @@ class Committer:
 
     async def give_back(self, batch: Sequence[Finished]) -> None:
         """Put back URLs that will not be written in this run."""
+        batch = await self._settle(batch)
         await self._frontier.conclude([Ending(each.claimed, Deferred(0.0)) for each in batch])
 
     def leave(self, seed: SkippedUrl) -> None:
@@ -266,9 +281,12 @@ class Committer:
         return list(itertools.compress(batch, valid))
 
     async def _write(self, batch: Sequence[Finished], now: float, elapsed: float) -> None:
+        batch, before = await self._settle(batch), batch
+        if before and not batch:
+            return
         if self._is_torn:
             await _whole(in_thread(self._mend))
-        self._is_torn = True
+        self._is_torn, self._attempt = True, None
         seconds = self.before.seconds + elapsed
         if any(finished.is_large for finished in batch) or any(output.is_durable for output in self._files):
             totals, states = await _whole(in_thread(self._put, batch, seconds))
@@ -280,12 +298,33 @@ class Committer:
         for finished in batch:
             notes.update(finished.notes)
         endings = [each.ending(now, is_logged=self._is_logged) for each in batch]
-        await self._frontier.conclude(endings, notes)
-        self._states.update(states)
+        await self._record(Attempt(endings, states, totals, notes))
+
+    async def _settle(self, batch: Sequence[Finished]) -> Sequence[Finished]:
+        """Complete an attempt whose notes the frontier has stored, as if its reply was lost; return the other claims.
+
+        Then the outputs must not be truncated, not even to be written again: other workers rely on their pages.
+        """
+        attempt = self._attempt
+        if attempt is None or all(state == self._states[name] for name, state in attempt.states.items()):
+            return batch
+        notes = await self._frontier.notes()
+        if any(
+            msgspec.json.encode(notes.get(name)) != msgspec.json.encode(attempt.states[name]) for name in attempt.states
+        ):
+            return batch
+        await self._record(attempt)
+        recorded = {ending.claimed.ticket for ending in attempt.endings}
+        return [finished for finished in batch if finished.claimed.ticket not in recorded]
+
+    async def _record(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        await self._frontier.conclude(attempt.endings, attempt.notes)
+        self._states.update(attempt.states)
         self._tell_recorded()
-        self._is_torn = False
+        self._is_torn, self._attempt = False, None
         self._handed.clear()
-        self.totals = totals
+        self.totals = attempt.totals
 
     def _put(self, batch: Sequence[Finished], seconds: float) -> tuple[CrawlTotals, dict[str, Any]]:
         """Write a batch to the outputs; return the new totals and the end of each output."""

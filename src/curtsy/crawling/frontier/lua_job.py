@@ -50,12 +50,37 @@ return {written, pages, workers, redis.call('HMGET', leased, unpack(workers))}
 """,
 )
 
-# ARGV: now, born, worker, its pages (or empty); then names and values. Returns the pages of all workers. The pages of a
-# worker never decrease.
+# ARGV: now, born, name of a worker's pages, their number (or empty); the worker that calls and the number of its call
+# (or both empty); the fingerprints of pages that it has written and whose claims others had before their ends (by
+# spaces), and the number of pages that it writes with these notes; for each, its fingerprint and ticket; then names and
+# values. Returns the pages of all workers, which never decrease. A call that arrives after a later one of its worker
+# changes nothing. If others took over some of the pages (TAKE), nothing is stored, and their positions are returned.
 NOTE = lua(
     _ALIVE,
     r"""
-local meta, pages = KEYS[1] .. ':meta', KEYS[1] .. ':pages'
+local meta, pages, taken = KEYS[1] .. ':meta', KEYS[1] .. ':pages', KEYS[1] .. ':taken'
+local written, caller, number, first = KEYS[1] .. ':written', ARGV[5], ARGV[6], 9 + 2 * ARGV[8]
+if caller ~= '' then
+  local last, marks = string.match(redis.call('HGET', written, caller) or '0', '(%d+)(.*)')
+  if tonumber(number) < tonumber(last) then
+    return tonumber(redis.call('HGET', meta, 'pages')) or 0
+  end
+  if first > 9 then
+    local is_any_taken, lost, own = redis.call('EXISTS', taken) == 1, {}, {'', ARGV[7]}
+    for at = 9, first - 1, 2 do
+      local ticket = is_any_taken and redis.call('HGET', taken, ARGV[at])
+      if ticket and ticket ~= ARGV[at + 1] then
+        lost[#lost + 1] = (at - 9) / 2
+      end
+      own[#own + 1] = ARGV[at]
+    end
+    if #lost > 0 then
+      return lost
+    end
+    marks = table.concat(own, ' ')
+  end
+  redis.call('HSET', written, caller, number .. marks)
+end
 if ARGV[4] ~= '' then
   local more = ARGV[4] - (tonumber(redis.call('HGET', pages, ARGV[3])) or 0)
   if more > 0 then
@@ -63,10 +88,31 @@ if ARGV[4] ~= '' then
     redis.call('HINCRBY', meta, 'pages', more)
   end
 end
-if #ARGV > 4 then
-  redis.call('HSET', KEYS[1] .. ':notes', unpack(ARGV, 5))
+if #ARGV >= first then
+  redis.call('HSET', KEYS[1] .. ':notes', unpack(ARGV, first))
 end
 return tonumber(redis.call('HGET', meta, 'pages')) or 0
+""",
+)
+
+# ARGV: now, born; then fingerprints of claimed URLs whose leases had expired, each with its new ticket. Returns for
+# each 1 if another worker has written its page. Else only the owner of this ticket can write it from now on.
+TAKE = lua(
+    _ALIVE,
+    r"""
+local is_written, found = {}, {}
+for _, marks in ipairs(redis.call('HVALS', KEYS[1] .. ':written')) do
+  for mark in string.gmatch(marks, ' (%S+)') do
+    is_written[mark] = true
+  end
+end
+for at = 3, #ARGV, 2 do
+  found[#found + 1] = is_written[ARGV[at]] and 1 or 0
+  if not is_written[ARGV[at]] then
+    redis.call('HSET', KEYS[1] .. ':taken', ARGV[at], ARGV[at + 1])
+  end
+end
+return found
 """,
 )
 
@@ -101,7 +147,7 @@ if born and is_restart then
 end
 if not born or is_restart then
   born, partitions, format, even = string.format('%.0f', present), ARGV[4], ARGV[5], 1
-  for _, name in ipairs({'notes', 'pages', 'versions', 'leased'}) do
+  for _, name in ipairs({'notes', 'pages', 'versions', 'leased', 'written', 'taken'}) do
     redis.call('DEL', KEYS[1] .. ':' .. name)
   end
   redis.call('DEL', META, workers)

@@ -13,13 +13,14 @@ vain, but at least every IDLE_LOOK seconds.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from curtsy.core.errors import PolicyError
 from curtsy.core.time import SECOND
-from curtsy.crawling.frontier.protocol import Counts
+from curtsy.crawling.frontier.protocol import Counts, Room
 from curtsy.crawling.frontier.redis_codec import Report
 
 GRACE = SECOND // 4
@@ -63,6 +64,8 @@ class Partitions:
         self._workers: frozenset[str] = frozenset({worker})
         self._numbers: dict[str, int] = {}
         self._reports: dict[int, Report] = {}
+        self._full: set[str] = set()
+        """Registered domains that reached their share of slots at the last claim."""
         self._turn = 0
         self._all_at = -NEVER
         """When all partitions are polled next."""
@@ -117,6 +120,24 @@ class Partitions:
     def expect(self, partition: int, now: int) -> None:
         """Record that a partition may have something due."""
         self._due_at[partition] = now
+
+    def reopen(self, room: Room | None, held: Counter[str], now: int) -> None:
+        """Mark partitions as due whose registered domains were full and have free slots again."""
+        for site in self._full:
+            if room is None or held[site] < room.share:
+                self.expect(self.of(site), now)
+
+    def fill(self, room: Room | None, held: Counter[str]) -> None:
+        """Record which registered domains have reached their share of slots."""
+        self._full = {site for site, count in held.items() if room is not None and count >= room.share}
+
+    def slots(self, partition: int, room: Room | None, held: Counter[str], wanted: int) -> Iterator[int | str]:
+        """Yield the script arguments for slots: the share, and the domains that may reach it."""
+        if room is not None:
+            yield room.share
+            for site, count in held.items():
+                if count + wanted > room.share and self.of(site) == partition:
+                    yield from (site, count)
 
     def counts(self) -> Counts:
         """Return the counts by the last reports."""

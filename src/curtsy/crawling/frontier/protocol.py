@@ -158,6 +158,11 @@ class Ending(msgspec.Struct, frozen=True, gc=False):
     is_logged: bool = False
     """True to record the page with its worker and the time, so that `requeue` can queue it again."""
 
+    @property
+    def is_written_now(self) -> bool:
+        """Return whether it yielded a page that no earlier worker has written."""
+        return self.is_page and not self.claimed.is_written
+
 
 class Requeue(msgspec.Struct, frozen=True, kw_only=True):
     """Choice of finished URLs to queue again: failed ones, or logged pages."""

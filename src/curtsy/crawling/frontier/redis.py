@@ -16,7 +16,7 @@ import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -45,13 +45,11 @@ from curtsy.crawling.frontier.redis_codec import Call, Script
 from curtsy.crawling.frontier.redis_jobs import (
     FORMAT,
     PRESENCE,
-    WRITTEN,
     RedisJobs,
     SharedJob,
     home,
-    note_calls,
-    read_notes,
 )
+from curtsy.crawling.frontier.redis_notes import Notes
 from curtsy.crawling.frontier.url_table import fingerprint, skip_mark
 from curtsy.http.registered_domain import site_of
 
@@ -104,7 +102,6 @@ class RedisFrontier:
             raise PolicyError(f"lease = {lease!r} must be above 0 seconds. Leave it out to use {LEASE:g}.")
         self._registry = RedisJobs(url, timeout=timeout, clock=clock)
         self._replicas = self._registry.server.address.replicas
-        self._is_cluster = self._registry.server.address.kind == "cluster"
         self._name = job
         self._worker = worker or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._concurrency = concurrency
@@ -114,13 +111,12 @@ class RedisFrontier:
         self._count = check_partitions(partitions)
         self._clock = clock or time.monotonic
         self._job: SharedJob | None = None
+        self._notes = Notes(self._registry)
         self._partitions = Partitions(self._worker, partitions)
         self._claims: dict[int, Claimed] = {}
         """Claims of this worker, by ticket."""
         self._unconfirmed: set[int] = set()
         """Tickets of claims whose end was sent but not confirmed: only this worker can have ended them."""
-        self._full: set[str] = set()
-        """Registered domains that reached their share of slots at the last claim."""
         self._look_at = -NEVER
         self._told = 0
         """Leased URLs of this worker by its last heartbeat."""
@@ -129,7 +125,6 @@ class RedisFrontier:
         self._is_hungry = True
         """True if the last claim got fewer URLs than it wanted."""
         self._format = FORMAT
-        self._pages = 0
         self._is_closed = False
 
     @property
@@ -140,7 +135,7 @@ class RedisFrontier:
     @property
     def pages(self) -> int:
         """Return the pages of all workers, as of the last reply."""
-        return self._pages
+        return self._notes.pages
 
     @property
     def workers(self) -> int:
@@ -175,11 +170,6 @@ class RedisFrontier:
                 added += redis_codec.read_number(self._learn(partition, reply).answer)
         return added
 
-    def _take_pages(self, replies: Sequence[int]) -> None:
-        """Take the pages of all workers from the replies to notes."""
-        if replies:
-            self._pages = replies[-1]
-
     def locate(self, host: str, address: str) -> None:
         """Do nothing: registered domains take turns here without regard to addresses."""
 
@@ -192,7 +182,7 @@ class RedisFrontier:
         await self._keep_up(job)
         claimed: list[Claimed] = []
         held = Counter(room.sites) if room is not None else Counter()
-        self._reopen(room, held)
+        self._partitions.reopen(room, held, self._now())
         waiting = self._partitions.due(self._now())
         for width in _WIDTHS:
             if not waiting or (limit and len(claimed) >= limit):
@@ -208,11 +198,25 @@ class RedisFrontier:
             due = set(self._partitions.due(self._now())) if limit else set()
             waiting = [each for each in asked if each in due] + waiting
         self._is_hungry = len(claimed) < limit if limit else self._is_hungry
-        self._full = {site for site, count in held.items() if room is not None and count >= room.share}
-        if self._is_cluster and any(each.tries for each in claimed):
-            claimed = await self._registry.marked(self._name, claimed)
-            self._claims.update((each.ticket, each) for each in claimed)
-        return claimed
+        self._partitions.fill(room, held)
+        return await self._take_over(job, claimed)
+
+    async def _take_over(self, job: SharedJob, claimed: list[Claimed]) -> list[Claimed]:
+        """Return the claims, with those marked that an earlier worker has written; give these back if that fails."""
+        expired = [each for each in claimed if each.tries]
+        if not expired:
+            return claimed
+        claimed = [each for each in claimed if not each.tries]
+        try:
+            expired = await self._notes.take_over(job, expired)
+        except CurtsyError:
+            with contextlib.suppress(StoreError):
+                await self._put_back(job, expired)
+            if not claimed:
+                raise
+            return claimed
+        self._claims.update((each.ticket, each) for each in expired)
+        return claimed + expired
 
     async def _claim_from(
         self, job: SharedJob, asked: Sequence[int], limit: int, room: Room | None, held: Counter[str]
@@ -226,7 +230,7 @@ class RedisFrontier:
         nonce = secrets.randbits(_NONCE)
         calls = []
         for place, partition in enumerate(asked):
-            slots = self._shares(room, held, partition, share + 1)
+            slots = self._partitions.slots(partition, room, held, share + 1)
             words = share + (place < rest), self._lease, nonce, common, *slots
             calls.append(self._call(job, CLAIM, partition, *words))
         until = self._leased_until()
@@ -244,25 +248,11 @@ class RedisFrontier:
         held.update(site_of(each.host) for each in claimed)
         return claimed
 
-    def _reopen(self, room: Room | None, held: Counter[str]) -> None:
-        """Mark partitions as due whose registered domains were full and have free slots again."""
-        for site in self._full:
-            if room is None or held[site] < room.share:
-                self._partitions.expect(self._partitions.of(site), self._now())
-
-    def _shares(self, room: Room | None, held: Counter[str], partition: int, wanted: int) -> Iterator[int | str]:
-        """Yield the script arguments for slots: the share, and the domains that may reach it."""
-        if room is not None:
-            yield room.share
-            for site, count in held.items():
-                if count + wanted > room.share and self._partitions.of(site) == partition:
-                    yield from (site, count)
-
     async def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
         """Add the URLs found, then end the claims; raise Lapsed if any claim is lost.
 
-        The notes are stored before the claims end. If the process is suspended between the last check and the server's
-        reply, a claim may still expire. No page is lost then: both workers write it.
+        The notes are stored before the claims end, unless another worker has taken over a claim meanwhile. If one does
+        so afterwards, it finds the page marked as written. So one of the two writes it.
         """
         job = await self._opened()
         connections, founds = self.connections, [found for each in endings for found in each.found]
@@ -271,21 +261,18 @@ class RedisFrontier:
         if lost := (await self.keep(claims)).count(False):
             raise Lapsed(f"{lost} of {len(claims)} claims are another's now, so none was ended. End the others alone.")
         self._unconfirmed.update(claimed.ticket for claimed in claims)
-        pages = [ending.claimed.url for ending in endings if ending.is_page and self._is_cluster]
-        noting = note_calls(job, ({WRITTEN + self._worker: pages} if pages else {}) | dict(notes or {}))
-        if self._is_cluster:  # a kill may come between the notes, on one server, and the ends, on others
-            self._take_pages(await self._registry.demand(noting))
-            noting = []
+        try:
+            await self._notes.store(job, notes or {}, [each.claimed for each in endings if each.is_written_now])
+        except Lapsed:
+            self._unconfirmed -= self._notes.taken
+            raise
         batches: dict[int, list[int]] = {}
         words: dict[int, list[Any]] = {}
         for place, ending in enumerate(endings):
             partition = self._partitions.of(site_of(ending.claimed.host))
             batches.setdefault(partition, []).append(place)
             words.setdefault(partition, []).extend(redis_codec.end_words(ending, job.partitions))
-        calls = noting + [self._call(job, END, each, *words[each]) for each in batches]
-        replies = await self._registry.demand(calls)
-        self._take_pages(replies[: len(noting)])
-        replies = replies[len(noting) :]
+        replies = await self._registry.demand([self._call(job, END, each, *words[each]) for each in batches])
         ended = [False] * len(endings)
         for (partition, places), reply in zip(batches.items(), replies, strict=True):
             for place, answer in zip(
@@ -294,9 +281,11 @@ class RedisFrontier:
                 ended[place] = bool(answer)
         if self.connections != connections:  # the claims may have ended on a replica that lacks the URLs
             await self._add(founds)
-        for claimed in claims:
-            self._claims.pop(claimed.ticket, None)
-            self._unconfirmed.discard(claimed.ticket)
+        for ending, is_ended in zip(endings, ended, strict=True):
+            self._claims.pop(ending.claimed.ticket, None)
+            self._unconfirmed.discard(ending.claimed.ticket)
+            if notes and ending.is_written_now and not is_ended:
+                self._notes.dispute(ending.claimed)
         return ended
 
     async def pass_over(self, url: str, other: str) -> bool:
@@ -328,7 +317,7 @@ class RedisFrontier:
         late = [each for each in claims if self._claims.get(each.ticket, each).leased_until <= now]
         late = [each for each in late if each.ticket not in self._unconfirmed]
         renewals = zip(late, await self._renew(late), strict=True)
-        lost = {claimed.ticket for claimed, renewed in renewals if renewed is None}
+        lost = self._notes.taken | {claimed.ticket for claimed, renewed in renewals if renewed is None}
         return [claimed.ticket not in lost for claimed in claims]
 
     async def _renew(self, claims: Sequence[Claimed]) -> list[Claimed | None]:
@@ -409,13 +398,11 @@ class RedisFrontier:
 
     async def note(self, notes: Mapping[str, Any]) -> None:
         """Store plain values by name, common to all workers."""
-        self._take_pages(await self._registry.demand(note_calls(await self._opened(), notes)))
+        await self._notes.store(await self._opened(), notes)
 
     async def notes(self) -> dict[str, Any]:
-        """Return all stored notes."""
-        await self._opened()
-        [words] = await self._registry.demand([Call(("HGETALL", f"{home(self._name)}:notes"))])
-        return read_notes(words)
+        """Return all stored notes. Earlier calls of this worker to store some have no effect after this one."""
+        return await self._notes.read(await self._opened())
 
     async def close(self) -> None:
         """Queue the leased URLs again, or let them expire, and close the connections; idempotent."""
@@ -428,14 +415,21 @@ class RedisFrontier:
         await self._registry.aclose()
 
     async def _give_back(self, job: SharedJob) -> None:
+        """Sign off. Claims that may have ended are left to expire, so that another worker looks for their pages."""
         calls = [Call(("ZREM", f"{home(self._name)}:workers", self._worker))]
         if not self._unconfirmed:
-            calls.append(Call(("HDEL", f"{home(self._name)}:notes", WRITTEN + self._worker)))
-        for claimed in self._claims.values():
-            words = redis_codec.back_words(claimed, job.partitions, None)
-            calls.append(self._call(job, END, self._partitions.of(site_of(claimed.host)), *words))
+            calls += self._notes.forget_written(job)
         await self._registry.ask(calls)
-        self._claims.clear()
+        await self._put_back(job, [each for each in self._claims.values() if each.ticket not in self._unconfirmed])
+
+    async def _put_back(self, job: SharedJob, claims: Sequence[Claimed]) -> None:
+        """Queue claimed URLs again, as far as their servers answer; the others expire."""
+        back = [(self._partitions.of(site_of(each.host)), each) for each in claims]
+        await self._registry.ask(
+            [self._call(job, END, at, *redis_codec.back_words(each, job.partitions, None)) for at, each in back]
+        )
+        for each in claims:
+            self._claims.pop(each.ticket, None)
 
     async def _opened(self) -> SharedJob:
         if self._is_closed:
@@ -465,7 +459,7 @@ class RedisFrontier:
         told = len(self._claims)
         words = (self._registry.now(), job.born, self._worker, round(PRESENCE * SECOND), FORMAT, told)
         [answer] = await self._registry.demand([BEAT.on(home(self._name), *words)])
-        self._format, self._pages, workers, leased = answer
+        self._format, self._notes.pages, workers, leased = answer
         self._registry.check(self._name, self._format)  # it may have been upgraded while this worker was away
         self._told = told
         self._is_unsettled = all(count == b"0" for count in leased)

@@ -7,6 +7,9 @@
     curtsy:crawl:{name}:versions         hash    formats that the workers can write, before the job is upgraded
     curtsy:crawl:{name}:pages            hash    pages of each worker
     curtsy:crawl:{name}:notes            hash    plain values
+    curtsy:crawl:{name}:written          hash    by worker: the number of its last call for notes, and the pages of its
+                                                 last batch with stored notes
+    curtsy:crawl:{name}:taken            hash    URLs whose leases expired, each with the ticket that may write its page
     curtsy:crawl:{name@born:n}:…                 partitions; see lua_library.py
 
 The part in braces decides where a cluster stores a key, so each partition is on one node. A job that starts over gets a
@@ -21,7 +24,7 @@ import contextlib
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -30,9 +33,9 @@ import msgspec
 from curtsy.core.crawl_messages import replicas_behind, unknown_format
 from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.time import SECOND
-from curtsy.crawling.frontier.lua_job import NOTE, OPEN, PRESENT
+from curtsy.crawling.frontier.lua_job import OPEN, PRESENT
 from curtsy.crawling.frontier.lua_partition import GONE, PEEK
-from curtsy.crawling.frontier.protocol import PAGES, Claimed, Counts
+from curtsy.crawling.frontier.protocol import Counts
 from curtsy.crawling.frontier.redis_codec import Call
 from curtsy.stores.redis import Connection
 from curtsy.stores.redis_server import Moving, NoScript, RedisCluster, Refusing, Server
@@ -53,15 +56,10 @@ _PREFIX = "curtsy:"
 _NAMES = f"{_PREFIX}crawls"
 _BATCH = 500
 
-WRITTEN = "written:"
-"""Prefix of the note with the pages of a worker's last batch. In a cluster, a worker may be killed after this note and
-before the ends of the claims. Another worker then leaves these pages out of its outputs."""
+_KEYS = ("workers", "versions", "leased", "pages", "notes", "written", "taken")
 
 _AGAIN = 1.0
 """Seconds after which a call is repeated if it waits for its server."""
-
-_NOTES = 1000
-"""Notes per script call: Lua's `unpack` is limited to some thousands of values."""
 
 _AT_ONCE = 128
 """Calls that are sent at once: the timeout applies to each batch, and a poll of all partitions is many calls."""
@@ -234,7 +232,7 @@ class RedisJobs:
         if job is not None:  # first, so that no worker can resume it
             await self.demand([Call(("UNLINK", f"{home(name)}:meta"))])
             await self._unlink([f"{job.base(number)}:state" for number in range(job.partitions)])
-        await self._unlink([f"{home(name)}:{each}" for each in ("workers", "versions", "leased", "pages", "notes")])
+        await self._unlink([f"{home(name)}:{each}" for each in _KEYS])
         await self._sweep(name)
         await self.demand([Call(("SREM", _NAMES, name))])
         return job is not None
@@ -267,20 +265,6 @@ class RedisJobs:
             changed_at=max(changed_at) / SECOND or None,
             notes=read_notes(notes),
         )
-
-    async def marked(self, name: str, claims: Sequence[Claimed]) -> list[Claimed]:
-        """Return claims of a job, with those marked whose pages a killed worker has written."""
-        written = {url for urls in (await self._written(name)).values() for url in urls}
-        return [msgspec.structs.replace(each, is_written=each.tries > 0 and each.url in written) for each in claims]
-
-    async def forget_written(self, name: str) -> None:
-        """Forget these pages, because finished URLs are queued again."""
-        if names := list(await self._written(name)):
-            await self.demand([Call(("HDEL", f"{home(name)}:notes", *names))])
-
-    async def _written(self, name: str) -> dict[str, Any]:
-        [words] = await self.demand([Call(("HGETALL", f"{home(name)}:notes"))])
-        return {name: value for name, value in _all_notes(words).items() if name.startswith(WRITTEN)}
 
     async def _sweep(self, name: str, but: SharedJob | None = None) -> None:
         """Remove the partitions of all jobs that ever had this name, except those of `but`."""
@@ -389,22 +373,7 @@ def _pairs(words: Any) -> list[tuple[Any, Any]]:
 
 def read_notes(words: Any) -> dict[str, Any]:
     """Return the notes in a reply."""
-    return {name: value for name, value in _all_notes(words).items() if not name.startswith(WRITTEN)}
-
-
-def _all_notes(words: Any) -> dict[str, Any]:
     return {name.decode(): msgspec.json.decode(value) for name, value in _pairs(words)}
-
-
-def note_calls(job: SharedJob, notes: Mapping[str, Any]) -> list[Call]:
-    """Return the calls that store notes. The reply of each is the pages of all workers."""
-    pages = [(name.removeprefix(PAGES), count) for name, count in notes.items() if name.startswith(PAGES)]
-    pairs = [(name, msgspec.json.encode(value)) for name, value in notes.items() if not name.startswith(PAGES)]
-    chunks = [list(itertools.chain(*pairs[start : start + _NOTES])) for start in range(0, len(pairs), _NOTES)]
-    return [
-        NOTE.on(home(job.name), "", job.born, *(counted or ("", "")), *(chunk or ()))
-        for counted, chunk in itertools.zip_longest(pages, chunks)
-    ]
 
 
 def home(name: str) -> str:

@@ -15,7 +15,8 @@ from curtsy.crawling.frontier import redis_codec
 from curtsy.crawling.frontier.lua_partition import REQUEUE
 from curtsy.crawling.frontier.protocol import Requeue
 from curtsy.crawling.frontier.redis_codec import Call
-from curtsy.crawling.frontier.redis_jobs import PRESENCE, RedisJobs, SharedJob, home, note_calls
+from curtsy.crawling.frontier.redis_jobs import PRESENCE, RedisJobs, SharedJob, home
+from curtsy.crawling.frontier.redis_notes import forget_written, note_calls
 from curtsy.crawling.frontier.url_table import rank_of
 
 _BATCH = 400
@@ -43,7 +44,7 @@ async def requeue_shared(
         job, summary = await registry.find(name), await registry.job(name)
         if job is None or summary is None:
             raise StoreError(no_job(name))
-        await registry.forget_written(name)
+        await forget_written(registry, name)
         if choice.reasons is not None:
             found = await _Requeue(registry, job, choice).failed()
             await registry.demand(note_calls(job, adapt(summary.notes, found)))

@@ -1,0 +1,104 @@
+"""Notes of a shared job, and who writes which page.
+
+The notes, which have the ends of the outputs, are on another server than the claims in a cluster. So a page is written
+when its worker stores its notes, in one script with the list of its pages. A worker that claims a URL whose lease had
+expired takes it over in another script on the same server: one of the two comes first. Either the page is marked as
+written, and only its links count, or the earlier worker can no longer store it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from curtsy.crawling.frontier.lua_job import NOTE, TAKE
+from curtsy.crawling.frontier.protocol import PAGES, Claimed, Lapsed
+from curtsy.crawling.frontier.redis_codec import Call
+from curtsy.crawling.frontier.redis_jobs import RedisJobs, SharedJob, home, read_notes
+from curtsy.crawling.frontier.url_table import fingerprint
+
+_NOTES = 1000
+"""Notes per script call: Lua's `unpack` is limited to some thousands of values."""
+
+_NO_CALLER = ("", "", "", 0)
+
+
+class Notes:
+    """Notes as one worker reads and stores them."""
+
+    def __init__(self, registry: RedisJobs) -> None:
+        self._registry = registry
+        self._caller = secrets.token_hex(8)
+        self._calls = 0
+        self._disputed: set[int] = set()
+        """Fingerprints of written pages whose claims this worker could not end: others have, or will."""
+        self.taken: set[int] = set()
+        """Tickets of claims that other workers took over before the notes were stored."""
+        self.pages = 0
+        """Pages of all workers, as of the last reply."""
+
+    async def store(self, job: SharedJob, notes: Mapping[str, Any], written: Sequence[Claimed] = ()) -> None:
+        """Store notes with the claims whose pages they cover.
+
+        Raises Lapsed, and stores nothing, if other workers have taken over some of these claims.
+        """
+        replies = await self._registry.demand(note_calls(job, notes, self._call(written)))
+        if replies and isinstance(replies[0], list):
+            self.taken.update(written[place].ticket for place in replies[0])
+            raise Lapsed(f"other workers have taken over {len(replies[0])} of {len(written)} pages.")
+        if replies:
+            self.pages = replies[-1]
+
+    async def read(self, job: SharedJob) -> dict[str, Any]:
+        """Return all notes. Calls of this worker that have not reached the server yet will have no effect."""
+        fence = NOTE.on(home(job.name), "", job.born, "", "", *self._call())
+        _, words = await self._registry.demand([fence, Call(("HGETALL", f"{home(job.name)}:notes"))])
+        return read_notes(words)
+
+    async def take_over(self, job: SharedJob, claims: Sequence[Claimed]) -> list[Claimed]:
+        """Take over claims whose leases had expired; return them, with those marked whose pages are written."""
+        [written] = await self._registry.demand([TAKE.on(home(job.name), "", job.born, *_marks(claims))])
+        both = zip(claims, written, strict=True)
+        return [msgspec.structs.replace(each, is_written=bool(is_written)) for each, is_written in both]
+
+    def dispute(self, claimed: Claimed) -> None:
+        """Record that a claim of a written page was another worker's at its end. Its mark is kept for that worker."""
+        self._disputed.add(fingerprint(claimed.url))
+
+    def forget_written(self, job: SharedJob) -> list[Call]:
+        """Return the call that forgets the last pages of this worker, if all their claims have ended."""
+        return [] if self._disputed else [Call(("HDEL", f"{home(job.name)}:written", self._caller))]
+
+    def _call(self, written: Sequence[Claimed] = ()) -> tuple[Any, ...]:
+        self._calls += 1
+        return self._caller, self._calls, " ".join(map(str, self._disputed)), len(written), *_marks(written)
+
+
+def _marks(claims: Sequence[Claimed]) -> list[int]:
+    """Return the script arguments that name claims: the fingerprint of each URL, and its ticket."""
+    return [number for each in claims for number in (fingerprint(each.url), each.ticket)]
+
+
+def note_calls(job: SharedJob, notes: Mapping[str, Any], caller: Sequence[Any] = _NO_CALLER) -> list[Call]:
+    """Return the calls that store notes. The reply of each is the pages of all workers.
+
+    `caller` are the script arguments of the first call for the worker, and for the pages that it writes. See NOTE for
+    the reply if another worker has taken over one of them.
+    """
+    pages = [(name.removeprefix(PAGES), count) for name, count in notes.items() if name.startswith(PAGES)]
+    pairs = [(name, msgspec.json.encode(value)) for name, value in notes.items() if not name.startswith(PAGES)]
+    chunks = [list(itertools.chain(*pairs[start : start + _NOTES])) for start in range(0, len(pairs), _NOTES)]
+    callers = itertools.chain([caller], itertools.repeat(_NO_CALLER))
+    return [
+        NOTE.on(home(job.name), "", job.born, *(counted or ("", "")), *each, *(chunk or ()))
+        for each, (counted, chunk) in zip(callers, itertools.zip_longest(pages, chunks), strict=False)
+    ]
+
+
+async def forget_written(registry: RedisJobs, name: str) -> None:
+    """Forget which pages are written and which were taken over, because finished URLs are queued again."""
+    await registry.demand([Call(("UNLINK", f"{home(name)}:{key}")) for key in ("written", "taken")])
