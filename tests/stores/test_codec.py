@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from curtsy.core.budget import Day
 from curtsy.core.errors import StoreError
 from curtsy.core.history import TotalHistory
-from curtsy.core.host import Extra, Host
+from curtsy.core.host import FACTS, Extra, Host
 from curtsy.core.record import Record
 from curtsy.core.rules import Rules
 from curtsy.core.statistics import ProcessStatistics
-from curtsy.stores.codec import KINDS, Codec, DamagedRecord, pack, unpack
+from curtsy.stores.codec import KINDS, Codec, DamagedRecord, pack, pack_for, unpack
 from curtsy.stores.codec import MIGRATIONS as REAL_MIGRATIONS
 from tests.support.snapshot import Snapshot
 
@@ -223,6 +223,24 @@ def test_a_host_of_format_3_keeps_all_its_facts() -> None:
 
     assert host == Host(status=429).replace(told_at=5, retry_after_until=9, overrides=(("delay", 3.0),))
     assert unpack(pack(host)) == host
+
+
+@given(hosts)
+@example(Host(day=Day(1, 2, 3, 4, 5)).replace(tripped_by="failures:500", tripped_at=9, trips=2))
+def test_a_host_is_written_for_readers_of_the_format_before_without_loss(host: Host) -> None:
+    """Issue 17: writers write the format before until all live processes read the present one"""
+    host = host.replace(**{name: getattr(host, name) for name in FACTS})  # no facts of their own if all are as usual
+    for_readers_before = pack_for(Host.current - 1, host)
+
+    assert msgspec.msgpack.decode(for_readers_before)[:2] == ["host", Host.current - 1]
+    assert unpack(for_readers_before) == host
+    assert pack_for(Host.current, host) == pack_for(Host.current + 1, host) == pack(host)
+
+
+def test_a_format_that_cannot_be_written_any_more_is_the_oldest_that_can() -> None:
+    """Issue 17: such readers refuse the host"""
+    assert pack_for(1, Host()) == pack_for(Host.current - 1, Host())
+    assert pack_for(0, Rules()) == pack(Rules())
 
 
 def test_a_host_of_format_1_keeps_what_was_spent() -> None:

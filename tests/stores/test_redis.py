@@ -30,6 +30,7 @@ from curtsy.core.time import SECOND, Now
 from curtsy.engine.gate_steps import charge
 from curtsy.stores import BlockingStore
 from curtsy.stores.cas import Attempt, CompareAndSwap, expiry
+from curtsy.stores.generation import FORMAT_LASTS, Generation
 from curtsy.stores.redis import AsyncRedisStore
 from curtsy.stores.redis_server import Server
 from curtsy.testing import FakeClock
@@ -477,7 +478,7 @@ def test_what_has_run_out_is_not_missed(weeks: int, is_missed: bool) -> None:
     clock = FakeClock()
     swap = CompareAndSwap("curtsy:", clock, 1.0)
     attempt = Attempt("host:a", [lambda host, now: (fresh(now), None)])
-    swap.marked(swap.marks.ask("", b"curtsy:mark{0}"), [b"name", 1, []])
+    swap.marked(swap.marks.ask("", b"curtsy:mark{0}"), [b"name", 1, [], Host.current])
     swap.hear(attempt, [clock.now().epoch, None])  # which says only what time it is
     swap.ask(attempt)
     assert swap.hear(attempt, clock.now().epoch)
@@ -546,6 +547,49 @@ def test_a_record_of_a_later_version_is_refused_alone(server: RedisServer, store
 
     assert store.read("host:b").requests == 1
     assert server.command("GET", "curtsy:{host:a}") == value
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_hosts_are_written_for_the_earliest_version_in_use(
+    server: RedisServer, clock: FakeClock, is_first: bool
+) -> None:
+    """Issue 17: an upgrade of a fleet, machine by machine, refuses no host"""
+    today, before = Host.current, Host.current - 1
+    earlier, later = (redis_store(server.url, clock=clock, timeout=SLOW) for _ in range(2))
+    _marks(earlier).host_format = before
+    if not is_first:
+        later.update("host:a", stamp)
+    assert _format(server) == (0 if is_first else today)
+
+    earlier.update("host:a", stamp)
+    clock.advance(1.0)
+    _marks(later).doubt_all()  # as each second
+    later.update("host:a", stamp)
+    assert _format(server) == before
+    spent = later.read("host:a")
+
+    clock.advance(FORMAT_LASTS - 2.0)
+    _marks(later).doubt_all()
+    later.update("host:a", stamp)
+    assert _format(server) == before
+    clock.advance(2.0)
+    _marks(later).doubt_all()
+    later.update("host:a", stamp)
+    assert _format(server) == today
+    assert later.read("host:a").replace(sent_at=0) == spent.replace(sent_at=0)
+    earlier.close()
+    later.close()
+
+
+def _marks(store: BlockingStore) -> Generation:
+    assert isinstance(store.inner, AsyncRedisStore)
+    return store.inner._swap.marks
+
+
+def _format(server: RedisServer) -> int:
+    """Return the format of the host's record on the server; 0 without one."""
+    value = server.command("GET", "curtsy:{host:a}")
+    return int(msgspec.msgpack.decode(value[24:])[1]) if value else 0
 
 
 def test_a_key_of_another_program_is_an_error_for_that_key_alone(server: RedisServer, store: BlockingStore) -> None:

@@ -169,7 +169,7 @@ async def test_a_server_is_reached_by_its_socket(server: RedisServer) -> None:
     assert store.update("host:a", count) == 1
     assert await async_store.update("host:a", count) == 2
 
-    assert server.command("INFO", "keyspace")["db2"]["keys"] == 5  # host, index, generation, looks and clock
+    assert server.command("INFO", "keyspace")["db2"]["keys"] == 6  # host, index, generation, looks, clock and formats
     store.close()
     await async_store.close()
 

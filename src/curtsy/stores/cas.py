@@ -28,7 +28,7 @@ from curtsy.core.host import Host
 from curtsy.core.record import Record
 from curtsy.core.rules import TEXTS
 from curtsy.core.time import SECOND, Instant, Now
-from curtsy.stores.codec import DamagedRecord, pack, unpack
+from curtsy.stores.codec import DamagedRecord, pack, pack_for, unpack
 from curtsy.stores.generation import Generation, Look
 from curtsy.stores.protocol import Loss, Step
 from curtsy.stores.survey import KEPT, HostNotes
@@ -226,7 +226,7 @@ class CompareAndSwap:
             op = REMOVE if seen.nonce else KEEP
         elif attempt._record is not seen.record:
             try:
-                body, lasts = pack(attempt._record), attempt._record.lasts(now)
+                body, lasts = self._packed(attempt), attempt._record.lasts(now)
             except Exception as error:  # not a record: an error of this caller alone
                 attempt.fail(error)
                 attempt._record = seen.record
@@ -296,6 +296,13 @@ class CompareAndSwap:
         except DamagedRecord as error:
             self._damaged(key, str(error))
             return Seen(*head, is_damaged=True)
+
+    def _packed(self, attempt: Attempt) -> bytes:
+        record = attempt._record
+        assert record is not None
+        if isinstance(record, Host) and (readers := self.marks.readable(attempt.server)) < record.format:
+            return pack_for(readers, record)
+        return pack(record)
 
     def _run(self, attempt: Attempt, now: Now) -> Record | None:
         record = attempt._seen.record

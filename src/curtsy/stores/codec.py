@@ -2,7 +2,8 @@
 
 A packed record is the MessagePack array `[tag, format, field, field …]`. A new kind of record needs one line in
 `KINDS`. A new field at the end needs only a default. Any other change of a kind's shape raises its `current` and the
-default of `format`, and adds a line to `MIGRATIONS`.
+default of `format`, and adds a line to `MIGRATIONS`. For hosts, it also adds a line to `REVERSALS`: while an earlier
+version uses the same server, they are written in the format that it can read.
 """
 
 from __future__ import annotations
@@ -35,11 +36,15 @@ class Codec:
     """Packer and unpacker of the given kinds of record."""
 
     def __init__(
-        self, kinds: Sequence[type[Record]], migrations: Mapping[tuple[str, int], Migration] | None = None
+        self,
+        kinds: Sequence[type[Record]],
+        migrations: Mapping[tuple[str, int], Migration] | None = None,
+        reversals: Mapping[tuple[str, int], Migration] | None = None,
     ) -> None:
         self._kinds = {_tag(kind): kind for kind in kinds}
         self._types = frozenset(kinds)
         self._migrations = dict(migrations or {})
+        self._reversals = dict(reversals or {})
         shape: Any = Union[tuple(kinds)]  # noqa: UP007 -- a union that is only known at run time
         self._decoder = msgspec.msgpack.Decoder(shape)
         self._encoder = msgspec.msgpack.Encoder()
@@ -49,6 +54,17 @@ class Codec:
         if type(record) not in self._types:
             raise TypeError(f"{type(record).__name__} is no known kind of record. Add it to KINDS in stores/codec.py.")
         return self._encoder.encode(record)
+
+    def pack_for(self, readers: int, record: Record) -> bytes:
+        """Return the record as bytes, in a format that `readers` of that format can read if it can be written."""
+        packed, tag, number = self.pack(record), _tag(type(record)), record.format
+        if number <= readers or (tag, number) not in self._reversals:
+            return packed
+        fields = msgspec.msgpack.decode(packed)[2:]
+        while number > readers and (tag, number) in self._reversals:
+            fields = self._reversals[tag, number](fields)
+            number -= 1
+        return self._encoder.encode([tag, number, *fields])
 
     def unpack(self, data: bytes) -> Record:
         """Return the record in the current format.
@@ -158,8 +174,22 @@ MIGRATIONS: dict[tuple[str, int], Migration] = {
 }
 """Migrations to the next format, by tag and format."""
 
-DEFAULT = Codec(KINDS, MIGRATIONS)
+
+def _to_host_3(fields: list[Any]) -> list[Any]:
+    """Return the fields of a host in the format before the extra facts."""
+    *usual, extra = fields
+    facts = msgspec.to_builtins(USUAL) if extra is None else extra
+    names = [name for name in _HOST_3 if name not in Extra.__struct_fields__]
+    found = dict(zip([*names, *Extra.__struct_fields__], [*usual, *facts], strict=True))
+    return [found[name] for name in _HOST_3]
+
+
+REVERSALS: dict[tuple[str, int], Migration] = {("host", 4): _to_host_3}
+"""Reverse migrations to the format before, by tag and format. Those of one format suffice."""
+
+DEFAULT = Codec(KINDS, MIGRATIONS, REVERSALS)
 """Codec of all stores."""
 
 pack = DEFAULT.pack
+pack_for = DEFAULT.pack_for
 unpack = DEFAULT.unpack

@@ -6,6 +6,9 @@ then sets a new name, so that later looks of all processes detect the loss.
 
 Each look also compares the server's clock with the client machine's boot-time clock, which never jumps (C19). The
 server stores the last comparison of each machine, so that it outlives processes.
+
+The server also stores which formats of host records its processes can read, and when one of each last looked. While a
+process of an earlier version is in use, all others write the format that it can read.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from curtsy.core.budget import ALIKE
+from curtsy.core.host import Host
 from curtsy.core.time import SECOND
 from curtsy.stores.protocol import Loss
 from curtsy.system.clock import Clock
@@ -27,11 +31,14 @@ LASTS = 2 * 86_400
 CLOCK_LASTS = 400 * 86_400
 """Seconds for which a server remembers a machine's clock: longer than a likely leap of the server's own clock."""
 
+FORMAT_LASTS = 86_400
+"""Seconds after its last look for which a process of an earlier version is taken to be in use."""
+
 MOST_LEAPS = 16
 """Maximum number of stored leaps of a server's clock, per client machine."""
 
 SCRIPT = f"""
-local known, looks, fresh, ticks, clock = unpack(ARGV)
+local known, looks, fresh, ticks, clock, format = unpack(ARGV)
 looks = tonumber(looks)
 local name, seen = redis.call('GET', KEYS[1]), tonumber(redis.call('GET', KEYS[2]) or 0)
 if not name or (name == known and seen < looks) then
@@ -60,7 +67,14 @@ if is_read and type(last) == 'table' and last[2] <= ticks then
   end
 end
 redis.call('SET', KEYS[3], cmsgpack.pack({{time, ticks, leaps}}), 'EX', {CLOCK_LASTS})
-return {{name, math.max(seen, looks) + 1, leaps}}
+local formats, second, lasts = KEYS[4], math.floor(time / {SECOND}), {FORMAT_LASTS}
+redis.call('ZADD', formats, second, format)
+redis.call('ZREMRANGEBYSCORE', formats, '-inf', second - lasts)
+redis.call('ZREMRANGEBYSCORE', formats, second + lasts, '+inf') -- the clock was set back since
+for _, each in ipairs(redis.call('ZRANGE', formats, 0, -1)) do
+  format = math.min(format, each)
+end
+return {{name, math.max(seen, looks) + 1, leaps, format}}
 """
 
 EVERY = 1_000_000_000
@@ -92,6 +106,8 @@ class Generation:
     def __init__(self, clock: Clock, is_fake: bool) -> None:
         self.losses: list[Loss] = []
         """Losses detected so far."""
+        self.host_format = Host.current
+        """Format of host records that this process can read."""
         self._clock = clock  # runs while the machine sleeps, as the server's does
         self._is_fake = is_fake
         self._token = os.urandom(8).hex().encode()
@@ -99,6 +115,7 @@ class Generation:
         self._known: dict[bytes, _Known] = {}  # by the mark's key
         self._looked_at: dict[str, int] = {}  # by server
         self._leaps: dict[str, list[tuple[int, int]]] = {}  # by server
+        self._formats: dict[str, int] = {}  # by server
 
     def doubt(self, server: str) -> None:
         """Require a look at the mark before the next update: a record is not as expected."""
@@ -120,9 +137,14 @@ class Generation:
         now = self._clock.now()
         if now.at - at > LASTS * SECOND // 2:  # the server's count may expire soon
             looks = 0
-        keys = key, key + b":" + self._token, key + b":boot:%d" % now.boot
+        keys = key, key + b":" + self._token, key + b":boot:%d" % now.boot, key + b":formats"
         clock = now.epoch if self._is_fake else ""
-        return Look(server, next(self._numbers), (*keys, name, looks, os.urandom(8).hex(), now.at, clock))
+        words = name, looks, os.urandom(8).hex(), now.at, clock, self.host_format
+        return Look(server, next(self._numbers), (*keys, *words))
+
+    def readable(self, server: str) -> int:
+        """Return the format of host records that all processes of a server can read."""
+        return self._formats.get(server, self.host_format)
 
     def leap_since(self, server: str, written_at: int) -> int:
         """Return the microseconds by which the server's clock was set ahead since it showed `written_at`.
@@ -134,7 +156,7 @@ class Generation:
 
     def hear(self, look: Look, reply: list[Any]) -> bool:
         """Take the reply to a look; return True if the server has lost its records since the last one."""
-        key, (name, looks, leaps) = look.words[0], reply
+        key, (name, looks, leaps, self._formats[look.server]) = look.words[0], reply
         known = self._known.get(key)
         if known is not None and known.number > look.number:
             return False  # the reply to another thread's later look came first

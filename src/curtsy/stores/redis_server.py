@@ -356,7 +356,7 @@ async def _first(most: int, names: AsyncIterator[bytes]) -> AsyncIterator[bytes]
 
 async def look(words: tuple[Any, ...], client: Any) -> Any:
     """Run the script that looks at a mark."""
-    return await reply_of(client.execute_command("EVAL", generation.SCRIPT, 3, *words))
+    return await reply_of(client.execute_command("EVAL", generation.SCRIPT, 4, *words))
 
 
 def pause_before(attempts: list[Attempt]) -> float:
