@@ -189,16 +189,17 @@ async def test_an_outage_is_an_alert_until_it_ends(
 
 async def test_a_limiter_allows_nothing_in_an_outage(server: RedisServer) -> None:
     """C18, L3: and waits for the store"""
-    limiter = RateLimiter(store=open_store(f"{server.url}?timeout={TIMEOUT}"))
-    assert limiter.allow("example.org")
+    with contextlib.closing(open_store(f"{server.url}?timeout={TIMEOUT}")) as store:
+        limiter = RateLimiter(store=store)
+        assert limiter.allow("example.org")
 
-    with out(server):
-        allowed = [limiter.allow("other.test") for _ in range(2)]
-        waiting = asyncio.ensure_future(limiter.wait("other.test"))
-        done, _ = await asyncio.wait([waiting], timeout=2 * TIMEOUT)
-        assert not done
-    await waiting
-    await limiter.aclose()
+        with out(server):
+            allowed = [limiter.allow("other.test") for _ in range(2)]
+            waiting = asyncio.ensure_future(limiter.wait("other.test"))
+            done, _ = await asyncio.wait([waiting], timeout=2 * TIMEOUT)
+            assert not done
+        await waiting
+        await limiter.aclose()
 
     assert allowed == [False, False]
 
