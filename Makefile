@@ -25,10 +25,10 @@ test: $(VENV)/.installed-test   ## Set everything up and run all tests
 	@sh tools/need chromium chromium
 	@# Those alone first: what they have compiled, the others need not compile again.
 	@$(BIN)/python -m pytest -m "alone and not soak" $$(grep -rl --include='test_*.py' 'mark\.alone' tests)
-	@# Each of the four below imports every test: compile them once, in two processes, instead of four times.
+	@# Each process below imports every test: compile them once, in two processes.
 	@find tests -name 'test_*.py' | xargs -P 2 -n 100 $(BIN)/python -m pytest --collect-only -qq > /dev/null || true
-	@# Four at once, even on two processors: half of a test's time is waiting. Who is done takes over from the others.
-	@$(BIN)/python -m pytest -n 4 --dist worksteal -m "not soak and not alone"
+	@# Six at once, even on two processors: tests mostly wait. A process that is done takes tests from the others.
+	@$(BIN)/python -m pytest -n 6 --dist worksteal -m "not soak and not alone"
 
 lint: $(VENV)/.installed-check   ## Format, lint, types, known vulnerabilities
 	@$(BIN)/ruff format --check .

@@ -1,6 +1,7 @@
 """The built-in sender as a stream: what downloads are built on."""
 
 import asyncio
+import gzip
 import itertools
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -100,6 +101,27 @@ async def test_a_stream_has_a_least_speed_instead_of_a_deadline(site: Site, send
     assert isinstance(steady, Response)
     assert not isinstance(slow, Response)
     assert slow.reason is Reason.TOO_SLOW
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+@pytest.mark.parametrize("is_coded", [True, False])
+async def test_a_body_may_pause_after_a_first_piece_that_comes_with_the_head(
+    site: Site, sender: HttpSender, is_stream: bool, is_coded: bool
+) -> None:
+    """U15: for as long as the window of the least speed, also if that piece takes long to decode"""
+    plain = b"x" * (64 * MIB if is_coded else 2000)
+    body = gzip.compress(plain) if is_coded else plain
+    head = (
+        f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n{'Content-Encoding: gzip' if is_coded else 'X: y'}\r\n\r\n"
+    )
+    site.reply("/", Reply(raw=lambda: iter([head.encode() + body[:-500], body[-500:]]), drip=(1, 1.0)))
+    limits, sink = replace(OPEN, max_body=None), Kept()
+
+    ask = request(site.url("/"))
+    reply = await (sender.stream(ask, limits, sink) if is_stream else sender.send(ask, limits))
+
+    assert isinstance(reply, Response)
+    assert (b"".join(sink.pieces) or reply.body) == plain
 
 
 async def test_a_slow_sink_is_not_taken_for_a_slow_site(site: Site, sender: HttpSender) -> None:

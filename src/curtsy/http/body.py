@@ -192,18 +192,18 @@ class _Clock:
         self._limits = limits
         self._deadline = deadline
         self._least = limits.min_speed * limits.speed_window
-        self._ends = 0.0 if self._least else math.inf
         self._came = 0
         self._loop = asyncio.get_running_loop()
         self._turn_at = self._loop.time()
         """Loop time at which other tasks last ran."""
 
+        self._ends = self._turn_at + limits.speed_window if self._least else math.inf
+        """Loop time at which the speed window ends."""
+
     async def read(self, connection: Connection, before: int) -> bytes:
         """Return the next bytes after the `before` first ones; empty at the end. Raises ReplyError."""
         loop = self._loop
         begun = loop.time()
-        if not self._ends:
-            self._ends = begun + self._limits.speed_window
         while True:
             until = min(self._ends, self._deadline)
             chunk = await connection.read(until)
