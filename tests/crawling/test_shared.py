@@ -26,7 +26,7 @@ from curtsy.core.admission import FORGIVEN
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.time import SECOND
 from curtsy.crawling.crawl import AsyncCrawl
-from curtsy.crawling.frontier.redis import RedisFrontier
+from curtsy.crawling.frontier.redis import MARGIN, RedisFrontier
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.running_fetches import CROWDED
 from curtsy.crawling.start import acrawl
@@ -36,7 +36,7 @@ from tests.crawling.web import QUICK, html
 from tests.support.bounds import Lateness, Slowness
 from tests.support.polling import block_until, steady, until
 from tests.support.redis_server import RedisCluster, RedisServer
-from tests.support.site import Reply, Site, Visit
+from tests.support.site import Reply, Site, Visit, dripping, hang
 
 HOSTS = [f"127.0.0.{number}" for number in range(1, 7)]
 GAP = 0.25
@@ -647,6 +647,26 @@ async def test_a_page_that_names_another_as_its_own_while_the_server_is_away_is_
 
     assert (summary.ended, summary.totals.failed, summary.totals.skipped) == ("done", {}, {"not_canonical": 1})
     assert (site.count("/copy"), site.count("/original")) == (2, 1)
+
+
+@pytest.mark.parametrize("late", [hang(), dripping(b"ab", every=60.0)], ids=["no answer", "no end"])
+async def test_a_request_that_the_end_of_its_lease_cuts_off_is_put_back(site: Site, late: Reply) -> None:
+    """Issue 17: before, it failed for good by a timeout of 1 ms if its turn came with the end of its lease"""
+    site.script("/", [late, Reply(body=html(), headers={"Content-Type": "text/html"})])
+    client = AsyncClient(preset="own", allow_private=True, cache=False, respect_robots=False, store="memory:")
+    with RedisServer() as server:
+        lease, short = 1000.0, 0.5
+
+        def clock() -> float:
+            """Return a time by which the leases of the first claims have nearly ended."""
+            return time.monotonic() if site.count("/") else time.monotonic() - lease + MARGIN + short
+
+        frontier = RedisFrontier(server.url, "brief", lease=lease, clock=clock)
+        async with client, AsyncCrawl([site.url("/")], CrawlOptions(), client, frontier, lease=lease) as crawl:
+            summary = await crawl.run()
+
+    assert (summary.ended, summary.totals.failed, summary.totals.pages) == ("done", {}, 1)
+    assert site.count("/") == 2
 
 
 def _asked_by(site: Site, *agents: str) -> list[Visit]:

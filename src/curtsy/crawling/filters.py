@@ -14,7 +14,7 @@ import msgspec
 
 from curtsy.core import crawl_messages
 from curtsy.core.errors import REFUSALS, Reason
-from curtsy.core.fetch_state import redirect_target
+from curtsy.core.fetch_state import NO_TIME, redirect_target
 from curtsy.core.outcome import is_worth_repeating
 from curtsy.core.request import Headers, Response
 from curtsy.core.result import FetchResult
@@ -189,15 +189,26 @@ class Filters:
                 claimed, Deferred(LATER.get(reason, SECOND_LOOK) if result.retry_after is None else result.retry_after)
             )
         if reason not in REFUSALS:
-            if result.retry_after is not None and may_pass(result) and self._chances[claimed.url] < CHANCES:
+            is_cut_off = self._is_cut_off(claimed, result)
+            if is_cut_off and not result.record.attempts:
+                return Finished(claimed, Deferred(0.0))
+            if (result.retry_after is not None or is_cut_off) and self._has_chance(claimed, result):
                 # The host is resting or named a retry time, so the failure may not be this URL's (F52).
                 self._chances[claimed.url] += 1
-                return Finished(claimed, Deferred(result.retry_after, last=True))
+                return Finished(claimed, Deferred(result.retry_after or 0.0, last=True))
             self._chances.pop(claimed.url, None)
             if result.status in (404, 410) and is_for_sitemap(claimed):
                 return self.skip(claimed, NO_SITEMAP, result.message, result)
         words = f"{reason} {result.status}" if reason is Reason.HTTP_STATUS else str(reason)
         return self.skip(claimed, words, result.message, result, failed=reason not in REFUSALS)
+
+    def _has_chance(self, claimed: Claimed, result: FetchResult) -> bool:
+        return may_pass(result) and self._chances[claimed.url] < CHANCES
+
+    def _is_cut_off(self, claimed: Claimed, result: FetchResult) -> bool:
+        """Return whether a timeout was the end of the lease, which may have passed while the request waited."""
+        is_over = self._session.timers.now() >= claimed.leased_until - NO_TIME
+        return result.reason is Reason.TIMEOUT and is_over
 
     async def _read(self, claimed: Claimed, result: FetchResult) -> Finished:
         self._chances.pop(claimed.url, None)
