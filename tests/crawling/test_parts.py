@@ -544,13 +544,15 @@ def s3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bucket]:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("is_durable", [False, True])
 @pytest.mark.parametrize("ending", ["parquet", "warc.gz"])
+@pytest.mark.parametrize(("kills", "each"), [(6, 80), (100, 30)])
 def test_on_a_server_of_the_s3_protocol_too(
-    site: Site, s3: Bucket, tmp_path: Path, ending: str, is_durable: bool
+    site: Site, s3: Bucket, tmp_path: Path, ending: str, is_durable: bool, kills: int, each: int
 ) -> None:
-    """Killed again and again."""
-    kill_again_and_again(site, s3, tmp_path, ending, 6, each=80, durable=is_durable)
+    """Issue 17: killed again and again, each page is stored once"""
+    kill_again_and_again(site, s3, tmp_path, ending, kills, each=each, durable=is_durable)
 
 
 @pytest.mark.soak
