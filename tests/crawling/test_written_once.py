@@ -20,8 +20,10 @@ import pytest
 
 from curtsy.core.errors import CurtsyError, StoreError
 from curtsy.crawling.committer import Committer
-from curtsy.crawling.frontier.protocol import Counts, Done, Found
+from curtsy.crawling.frontier.lua_job import NOTE
+from curtsy.crawling.frontier.protocol import Counts, Deferred, Done, Ending, Found
 from curtsy.crawling.frontier.redis import RedisFrontier
+from curtsy.crawling.frontier.redis_codec import Call
 from curtsy.crawling.frontier.redis_jobs import RedisJobs, forget
 from curtsy.crawling.outputs import open_output
 from curtsy.crawling.results import Finished, Results
@@ -53,6 +55,7 @@ class World:
         self.dice = random.Random(seed)
         self._fates = {"answered": 80.0, **{fate: self.dice.choice((0, 1, 4, 20)) for fate in FATES}}
         self._leaps = self.dice.choice((0.02, 0.1, 0.3))
+        self._arrivals = self.dice.choice((0.03, 0.1, 0.3))
         self.now = 1000.0
         self.is_calm = False
         self.late: list[tuple[list[Any], int]] = []
@@ -75,7 +78,8 @@ class World:
         async def work(worker: Worker) -> None:
             try:
                 while not await worker.run():
-                    pass
+                    for _ in range(self.dice.choice((0, 0, 5, 20))):
+                        await self.turn()
             finally:
                 self._busy -= 1
 
@@ -85,7 +89,7 @@ class World:
             assert number < 20 * TROUBLED, "the crawl does not end"
             self.is_calm = number >= TROUBLED
             self.now += 1.5 * LEASE if self.dice.random() < (0.02 if self.is_calm else self._leaps) else 0.1
-            while self.late and (self.dice.random() < 0.3 or not self._waiting):
+            while self.late and (self.dice.random() < self._arrivals or not self._waiting):
                 await self._network.ask(*self.late.pop(self.dice.randrange(len(self.late))))
             if not self._waiting:
                 break
@@ -174,18 +178,25 @@ class Worker:
                     raise
 
 
-@pytest.fixture(scope="module", params=["single", "cluster"])
-def server(request: pytest.FixtureRequest) -> Iterator[RedisServer | RedisCluster]:
+@pytest.fixture(scope="module")
+def single() -> Iterator[RedisServer]:
     if reason := redis_available():
         pytest.skip(reason)
-    with RedisServer() if request.param == "single" else RedisCluster(3) as started:
+    with RedisServer() as started:
         yield started
 
 
-@pytest.mark.parametrize("seed", range(8))
-async def test_each_page_is_in_one_output(server: RedisServer | RedisCluster, tmp_path: Path, seed: int) -> None:
-    """Issue 17: before, a lease that expired while the notes were under way left a page in two files"""
-    world = World(server, f"job-{seed}", tmp_path, seed)
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RedisCluster]:
+    if reason := redis_available():
+        pytest.skip(reason)
+    with RedisCluster(3) as started:
+        yield started
+
+
+async def play(server: RedisServer | RedisCluster, folder: Path, seed: int) -> None:
+    """Let two workers crawl through trouble; every page is in one of their files then."""
+    world = World(server, f"job-{seed}", folder, seed)
     urls = [f"https://{number % 7}.org/{number}" for number in range(15)]
     seeds = RedisFrontier(world.url, world.job, partitions=16, clock=lambda: world.now)
     assert await seeds.add(Found(urls)) == len(urls)
@@ -194,7 +205,87 @@ async def test_each_page_is_in_one_output(server: RedisServer | RedisCluster, tm
     await world.run(*workers)
 
     lines = [json.loads(line)["url"] for worker in workers for line in worker.file.read_text().splitlines()]
-    assert Counter(lines) == Counter(urls)
-    assert await seeds.counts() == Counts(queued=0, leased=0, done=len(urls), failed=0, hosts=7)
+    assert Counter(lines) == Counter(urls), seed
+    assert await seeds.counts() == Counts(queued=0, leased=0, done=len(urls), failed=0, hosts=7), seed
     await seeds.close()
     assert await forget(world.url, world.job)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_each_page_is_in_one_output(single: RedisServer, tmp_path: Path, seed: int) -> None:
+    """Issue 17: before, a lease that expired while the notes were under way left a page in two files"""
+    await play(single, tmp_path, seed)
+
+
+async def test_each_page_is_in_one_output_on_a_cluster(cluster: RedisCluster, tmp_path: Path) -> None:
+    """Issue 17: the same scripts and dice; the notes are on another server than most claims"""
+    await play(cluster, tmp_path, 4)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", ["single", "cluster"])
+async def test_each_page_is_in_one_output_whatever_the_dice_say(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    """Issue 17"""
+    server = request.getfixturevalue(kind)
+    for seed in range(100, 1100 if kind == "single" else 200):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        await play(server, folder, seed)
+
+
+@pytest.mark.parametrize("end", ["killed", "killed for good", "stopped"])
+async def test_notes_that_arrive_after_the_end_of_their_process_change_nothing(single: RedisServer, end: str) -> None:
+    """Issue 17: before, a page counted as written that its successor had truncated, or one that was put back"""
+    job, now, late = f"late-{end}", [1000.0], []
+
+    def frontier(worker: str) -> RedisFrontier:
+        return RedisFrontier(single.url, job, worker=worker, lease=LEASE, partitions=1, clock=lambda: now[0])
+
+    one, two = frontier("one"), frontier("two" if end == "killed for good" else "one")
+    ask = one._registry.ask
+
+    async def hold(calls: list[Call], replicas: int = 0) -> list[Any]:
+        if any(call.script is NOTE for call in calls):
+            late.extend(calls)
+            raise StoreError("no answer")
+        return await ask(calls, replicas)
+
+    await one.add(Found(["https://a.org/"]))
+    assert await one.notes() == {}
+    await one.note({"output": 1})
+    [claimed] = await one.claim()
+    one._registry.ask = hold  # type: ignore[method-assign]
+    with pytest.raises(StoreError):
+        await one.conclude([Ending(claimed, Done(), is_page=True)], {"output": 2})
+    if end == "stopped":
+        await one.conclude([Ending(claimed, Deferred(0.0))])
+        await one.close()
+    assert await two.notes("" if two.worker == "one" else "one") == {"output": 1}
+    network = RedisJobs(single.url)
+    await network.ask(late)
+    await network.aclose()
+    now[0] += 2 * LEASE
+
+    [again] = await two.claim()
+    assert (again.is_written, await two.notes()) == (False, {"output": 1})
+    assert await two.conclude([Ending(again, Done(), is_page=True)], {"output": 2}) == [True]
+    await two.close()
+    await one._registry.aclose()
+
+
+async def test_a_process_is_forgotten_when_it_has_ended(single: RedisServer) -> None:
+    """Only what a killed process leaves behind is kept: its last pages may be asked for"""
+    frontier = RedisFrontier(single.url, "ended", worker="one")
+    await frontier.add(Found(["https://a.org/"]))
+    await frontier.notes()
+    claims = await frontier.claim()
+    await frontier.conclude([Ending(each, Done(), is_page=True) for each in claims], {"output": 1})
+    keys = [f"curtsy:crawl:{{ended}}:{key}" for key in ("written", "callers", "taken")]
+    assert [single.command("EXISTS", key) for key in keys] == [1, 1, 0]
+
+    await frontier.close()
+
+    assert [single.command("EXISTS", key) for key in keys] == [0, 0, 0]

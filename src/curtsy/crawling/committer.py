@@ -89,9 +89,10 @@ class Leftover(NamedTuple):
     who: WorkerId
     outputs: Sequence[FileOutput]
 
-    async def store(self, frontier: AsyncFrontier, notes: Mapping[str, Any]) -> None:
+    async def store(self, frontier: AsyncFrontier) -> None:
         """Store what the process has recorded, as its next run would, and release its name."""
         try:
+            notes = await frontier.notes(self.who.name)
             for output in self.outputs:
                 committer = Committer(frontier, [output], f":{self.who.name}")
                 if committer.has_state(notes):

@@ -305,7 +305,7 @@ class AsyncCrawl:
             await self._pool.open()
         await self._crawler.open()
         while self._leftovers:
-            await self._leftovers.pop().store(self.frontier, await self.frontier.notes())
+            await self._leftovers.pop().store(self.frontier)
 
     async def _started(self) -> asyncio.Task[None]:
         await self.open()

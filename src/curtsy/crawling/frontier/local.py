@@ -305,7 +305,7 @@ class LocalFrontier:
         with self._transaction():
             self._table.note(notes)
 
-    async def notes(self) -> dict[str, Any]:
+    async def notes(self, worker: str = "") -> dict[str, Any]:
         """Return all stored notes."""
         return self._table.notes()
 

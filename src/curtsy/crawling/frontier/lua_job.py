@@ -50,20 +50,22 @@ return {written, pages, workers, redis.call('HMGET', leased, unpack(workers))}
 """,
 )
 
-# ARGV: now, born, name of a worker's pages, their number (or empty); the worker that calls and the number of its call
+# ARGV: now, born, name of a worker's pages, their number (or empty); the process that calls and the number of its call
 # (or both empty); the fingerprints of pages that it has written and whose claims others had before their ends (by
 # spaces), and the number of pages that it writes with these notes; for each, its fingerprint and ticket; then names and
-# values. Returns the pages of all workers, which never decrease. A call that arrives after a later one of its worker
-# changes nothing. If others took over some of the pages (TAKE), nothing is stored, and their positions are returned.
+# values. Returns the pages of all workers, which never decrease. A call that arrives after a later one of its process,
+# or after another process has read the notes in its place (READ), changes nothing. If others took over some of the
+# pages (TAKE), nothing is stored, and their positions are returned.
 NOTE = lua(
     _ALIVE,
     r"""
 local meta, pages, taken = KEYS[1] .. ':meta', KEYS[1] .. ':pages', KEYS[1] .. ':taken'
 local written, caller, number, first = KEYS[1] .. ':written', ARGV[5], ARGV[6], 9 + 2 * ARGV[8]
+local MOST = 1000 -- Lua's `unpack` is limited to some thousands of values.
 if caller ~= '' then
   local last, marks = string.match(redis.call('HGET', written, caller) or '0', '(%d+)(.*)')
   if tonumber(number) < tonumber(last) then
-    return tonumber(redis.call('HGET', meta, 'pages')) or 0
+    return redis.error_reply('LATE a later call has been answered')
   end
   if first > 9 then
     local is_any_taken, lost, own = redis.call('EXISTS', taken) == 1, {}, {'', ARGV[7]}
@@ -88,10 +90,39 @@ if ARGV[4] ~= '' then
     redis.call('HINCRBY', meta, 'pages', more)
   end
 end
-if #ARGV >= first then
-  redis.call('HSET', KEYS[1] .. ':notes', unpack(ARGV, first))
+for at = first, #ARGV, MOST do
+  redis.call('HSET', KEYS[1] .. ':notes', unpack(ARGV, at, math.min(at + MOST - 1, #ARGV)))
 end
 return tonumber(redis.call('HGET', meta, 'pages')) or 0
+""",
+)
+
+# ARGV: now, born, the process that calls, the number of its call, a worker whose outputs it has from now on, and 1 if
+# it is that worker (else it has them only for a moment). Returns all notes. Earlier calls of this process, and all
+# calls of the process that had these outputs before, change nothing from now on. Its written pages stay marked.
+READ = lua(
+    _ALIVE,
+    r"""
+local written, callers, caller, worker = KEYS[1] .. ':written', KEYS[1] .. ':callers', ARGV[3], ARGV[5]
+local function marks_of(process)
+  return string.match(redis.call('HGET', written, process) or '0', '(%d+)(.*)')
+end
+local last, marks = marks_of(caller)
+if tonumber(ARGV[4]) < tonumber(last) then
+  return redis.error_reply('LATE a later call has been answered')
+end
+redis.call('HSET', written, caller, ARGV[4] .. marks)
+local before = redis.call('HGET', callers, worker)
+if before and before ~= caller then
+  local _, others = marks_of(before)
+  redis.call('HSET', written, before, '9007199254740992' .. others)
+end
+if ARGV[6] == '1' then
+  redis.call('HSET', callers, worker, caller)
+else
+  redis.call('HDEL', callers, worker)
+end
+return redis.call('HGETALL', KEYS[1] .. ':notes')
 """,
 )
 
@@ -147,7 +178,7 @@ if born and is_restart then
 end
 if not born or is_restart then
   born, partitions, format, even = string.format('%.0f', present), ARGV[4], ARGV[5], 1
-  for _, name in ipairs({'notes', 'pages', 'versions', 'leased', 'written', 'taken'}) do
+  for _, name in ipairs({'notes', 'pages', 'versions', 'leased', 'written', 'callers', 'taken'}) do
     redis.call('DEL', KEYS[1] .. ':' .. name)
   end
   redis.call('DEL', META, workers)

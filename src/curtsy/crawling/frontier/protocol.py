@@ -291,8 +291,12 @@ class AsyncFrontier(Protocol):
         """Store plain values by name, in place of earlier ones."""
         ...
 
-    async def notes(self) -> dict[str, Any]:
-        """Return all stored notes."""
+    async def notes(self, worker: str = "") -> dict[str, Any]:
+        """Return all stored notes. `worker` names a process that was killed, and whose outputs this one opens.
+
+        Earlier calls to store notes have no effect after this one: neither those of this process nor those of earlier
+        processes with its name or the name `worker`. So the outputs can be opened at the ends in the notes.
+        """
         ...
 
     def outlast(self, seconds: float, tell: Callable[[StoreError], None]) -> AbstractContextManager[None]:

@@ -111,7 +111,7 @@ class RedisFrontier:
         self._count = check_partitions(partitions)
         self._clock = clock or time.monotonic
         self._job: SharedJob | None = None
-        self._notes = Notes(self._registry)
+        self._notes = Notes(self._registry, self._worker)
         self._partitions = Partitions(self._worker, partitions)
         self._claims: dict[int, Claimed] = {}
         """Claims of this worker, by ticket."""
@@ -400,9 +400,9 @@ class RedisFrontier:
         """Store plain values by name, common to all workers."""
         await self._notes.store(await self._opened(), notes)
 
-    async def notes(self) -> dict[str, Any]:
-        """Return all stored notes. Earlier calls of this worker to store some have no effect after this one."""
-        return await self._notes.read(await self._opened())
+    async def notes(self, worker: str = "") -> dict[str, Any]:
+        """Return all stored notes; see `Notes.read`."""
+        return await self._notes.read(await self._opened(), worker)
 
     async def close(self) -> None:
         """Queue the leased URLs again, or let them expire, and close the connections; idempotent."""
@@ -418,7 +418,7 @@ class RedisFrontier:
         """Sign off. Claims that may have ended are left to expire, so that another worker looks for their pages."""
         calls = [Call(("ZREM", f"{home(self._name)}:workers", self._worker))]
         if not self._unconfirmed:
-            calls += self._notes.forget_written(job)
+            calls += self._notes.forget(job)
         await self._registry.ask(calls)
         await self._put_back(job, [each for each in self._claims.values() if each.ticket not in self._unconfirmed])
 

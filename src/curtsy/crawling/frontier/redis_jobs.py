@@ -7,8 +7,9 @@
     curtsy:crawl:{name}:versions         hash    formats that the workers can write, before the job is upgraded
     curtsy:crawl:{name}:pages            hash    pages of each worker
     curtsy:crawl:{name}:notes            hash    plain values
-    curtsy:crawl:{name}:written          hash    by worker: the number of its last call for notes, and the pages of its
+    curtsy:crawl:{name}:written          hash    by process: the number of its last call for notes, and the pages of its
                                                  last batch with stored notes
+    curtsy:crawl:{name}:callers          hash    by worker: the process that has its outputs
     curtsy:crawl:{name}:taken            hash    URLs whose leases expired, each with the ticket that may write its page
     curtsy:crawl:{name@born:n}:…                 partitions; see lua_library.py
 
@@ -56,7 +57,7 @@ _PREFIX = "curtsy:"
 _NAMES = f"{_PREFIX}crawls"
 _BATCH = 500
 
-_KEYS = ("workers", "versions", "leased", "pages", "notes", "written", "taken")
+_KEYS = ("workers", "versions", "leased", "pages", "notes", "written", "callers", "taken")
 
 _AGAIN = 1.0
 """Seconds after which a call is repeated if it waits for its server."""

@@ -15,25 +15,24 @@ from typing import Any
 
 import msgspec
 
-from curtsy.crawling.frontier.lua_job import NOTE, TAKE
+from curtsy.crawling.frontier.lua_job import NOTE, READ, TAKE
 from curtsy.crawling.frontier.protocol import PAGES, Claimed, Lapsed
 from curtsy.crawling.frontier.redis_codec import Call
 from curtsy.crawling.frontier.redis_jobs import RedisJobs, SharedJob, home, read_notes
 from curtsy.crawling.frontier.url_table import fingerprint
 
-_NOTES = 1000
-"""Notes per script call: Lua's `unpack` is limited to some thousands of values."""
-
 _NO_CALLER = ("", "", "", 0)
 
 
 class Notes:
-    """Notes as one worker reads and stores them."""
+    """Notes as one process reads and stores them."""
 
-    def __init__(self, registry: RedisJobs) -> None:
-        self._registry = registry
+    def __init__(self, registry: RedisJobs, worker: str) -> None:
+        self._registry, self._worker = registry, worker
         self._caller = secrets.token_hex(8)
         self._calls = 0
+        self._is_any_lost = False
+        """True if a call was not answered: it may reach the server at any later time."""
         self._disputed: set[int] = set()
         """Fingerprints of written pages whose claims this worker could not end: others have, or will."""
         self.taken: set[int] = set()
@@ -46,18 +45,24 @@ class Notes:
 
         Raises Lapsed, and stores nothing, if other workers have taken over some of these claims.
         """
-        replies = await self._registry.demand(note_calls(job, notes, self._call(written)))
+        caller = (*self._next(), " ".join(map(str, self._disputed)), len(written), *_marks(written))
+        replies = await self._demand(note_calls(job, notes, caller))
         if replies and isinstance(replies[0], list):
             self.taken.update(written[place].ticket for place in replies[0])
             raise Lapsed(f"other workers have taken over {len(replies[0])} of {len(written)} pages.")
         if replies:
             self.pages = replies[-1]
 
-    async def read(self, job: SharedJob) -> dict[str, Any]:
-        """Return all notes. Calls of this worker that have not reached the server yet will have no effect."""
-        fence = NOTE.on(home(job.name), "", job.born, "", "", *self._call())
-        _, words = await self._registry.demand([fence, Call(("HGETALL", f"{home(job.name)}:notes"))])
-        return read_notes(words)
+    async def read(self, job: SharedJob, worker: str = "") -> dict[str, Any]:
+        """Return all notes.
+
+        Earlier calls of this process have no effect after this one, nor have those of an earlier process with its name,
+        or with the name `worker`.
+        """
+        owner = worker or self._worker
+        words = ("", job.born, *self._next(), owner, int(owner == self._worker))
+        [reply] = await self._demand([READ.on(home(job.name), *words)])
+        return read_notes(reply)
 
     async def take_over(self, job: SharedJob, claims: Sequence[Claimed]) -> list[Claimed]:
         """Take over claims whose leases had expired; return them, with those marked whose pages are written."""
@@ -69,13 +74,26 @@ class Notes:
         """Record that a claim of a written page was another worker's at its end. Its mark is kept for that worker."""
         self._disputed.add(fingerprint(claimed.url))
 
-    def forget_written(self, job: SharedJob) -> list[Call]:
-        """Return the call that forgets the last pages of this worker, if all their claims have ended."""
-        return [] if self._disputed else [Call(("HDEL", f"{home(job.name)}:written", self._caller))]
+    def forget(self, job: SharedJob) -> list[Call]:
+        """Return the calls that forget this process and its last pages.
 
-    def _call(self, written: Sequence[Claimed] = ()) -> tuple[Any, ...]:
+        It is not forgotten if some of their claims have not ended, or if a call that was not answered may still arrive.
+        """
+        if self._disputed or self._is_any_lost:
+            return []
+        key = home(job.name)
+        return [Call(("HDEL", f"{key}:written", self._caller)), Call(("HDEL", f"{key}:callers", self._worker))]
+
+    def _next(self) -> tuple[str, int]:
         self._calls += 1
-        return self._caller, self._calls, " ".join(map(str, self._disputed)), len(written), *_marks(written)
+        return self._caller, self._calls
+
+    async def _demand(self, calls: list[Call]) -> list[Any]:
+        try:
+            return await self._registry.demand(calls)
+        except BaseException:
+            self._is_any_lost = True
+            raise
 
 
 def _marks(claims: Sequence[Claimed]) -> list[int]:
@@ -86,17 +104,16 @@ def _marks(claims: Sequence[Claimed]) -> list[int]:
 def note_calls(job: SharedJob, notes: Mapping[str, Any], caller: Sequence[Any] = _NO_CALLER) -> list[Call]:
     """Return the calls that store notes. The reply of each is the pages of all workers.
 
-    `caller` are the script arguments of the first call for the worker, and for the pages that it writes. See NOTE for
+    `caller` are the script arguments of the first call for the process, and for the pages that it writes. See NOTE for
     the reply if another worker has taken over one of them.
     """
     pages = [(name.removeprefix(PAGES), count) for name, count in notes.items() if name.startswith(PAGES)]
     pairs = [(name, msgspec.json.encode(value)) for name, value in notes.items() if not name.startswith(PAGES)]
-    chunks = [list(itertools.chain(*pairs[start : start + _NOTES])) for start in range(0, len(pairs), _NOTES)]
-    callers = itertools.chain([caller], itertools.repeat(_NO_CALLER))
-    return [
-        NOTE.on(home(job.name), "", job.born, *(counted or ("", "")), *each, *(chunk or ()))
-        for each, (counted, chunk) in zip(callers, itertools.zip_longest(pages, chunks), strict=False)
-    ]
+    if not notes:
+        return []
+    counted, *others = pages or [("", "")]
+    first = NOTE.on(home(job.name), "", job.born, *counted, *caller, *itertools.chain(*pairs))
+    return [first, *(NOTE.on(home(job.name), "", job.born, *each, *_NO_CALLER) for each in others)]
 
 
 async def forget_written(registry: RedisJobs, name: str) -> None:
