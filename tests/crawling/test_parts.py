@@ -442,7 +442,8 @@ def kill_again_and_again(
             if number % 3
             else (lambda: len(bucket.names) > before + 1)  # noqa: B023
         )
-        assert max(Counter(bucket.urls(ending)).values(), default=1) == 1
+        if number < 10 or not number % 10:  # reading all parts of a server takes seconds
+            assert max(Counter(bucket.urls(ending)).values(), default=1) == 1
     summary = CrawlProcess(**options).summary()
 
     everything = [site.url(f"/page/{number}") for number in range(pages)]
@@ -547,7 +548,7 @@ def s3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bucket]:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("is_durable", [False, True])
 @pytest.mark.parametrize("ending", ["parquet", "warc.gz"])
-@pytest.mark.parametrize(("kills", "each"), [(6, 80), (100, 30)])
+@pytest.mark.parametrize(("kills", "each"), [(6, 80), (100, 80)])
 def test_on_a_server_of_the_s3_protocol_too(
     site: Site, s3: Bucket, tmp_path: Path, ending: str, is_durable: bool, kills: int, each: int
 ) -> None:
