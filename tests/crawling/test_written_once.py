@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +22,11 @@ import pytest
 from curtsy.core.errors import CurtsyError, StoreError
 from curtsy.crawling.committer import Committer
 from curtsy.crawling.frontier.lua_job import NOTE
-from curtsy.crawling.frontier.protocol import Counts, Deferred, Done, Ending, Found
+from curtsy.crawling.frontier.protocol import Counts, Deferred, Done, Ending, Failed, Found, Requeue
 from curtsy.crawling.frontier.redis import RedisFrontier
 from curtsy.crawling.frontier.redis_codec import Call
 from curtsy.crawling.frontier.redis_jobs import RedisJobs, forget
+from curtsy.crawling.frontier.redis_requeue import requeue_shared
 from curtsy.crawling.outputs import open_output
 from curtsy.crawling.results import Finished, Results
 from tests.crawling.leaves import page
@@ -289,3 +291,29 @@ async def test_a_process_is_forgotten_when_it_has_ended(single: RedisServer) -> 
     await frontier.close()
 
     assert [single.command("EXISTS", key) for key in keys] == [0, 0, 0]
+
+
+async def test_queueing_failed_urls_again_forgets_their_owners_and_no_other_pages(single: RedisServer) -> None:
+    """Issue 17: before, the marks of all pages were deleted; a worker at work needs them"""
+    now = [time.time()]
+    first, other, last = (RedisFrontier(single.url, "again", lease=LEASE, clock=lambda: now[0]) for _ in range(3))
+    await first.add(Found(["https://a.org/written", "https://b.org/failed"]))
+    page, _ = sorted(await first.claim(2), key=lambda each: each.url)
+    await first._notes.store(await first._opened(), {"output": 1}, [page])  # its process is killed before the end
+    now[0] += 2 * LEASE
+    await other.claim(2)
+    now[0] += 2 * LEASE
+    written, failed = sorted(await other.claim(2), key=lambda each: each.url)
+    await other.conclude([Ending(failed, Failed("timeout"))])
+
+    choice = Requeue(reasons=frozenset({"timeout"}))
+    found = await requeue_shared(single.url, "again", choice, [], lambda notes, found: {}, lambda notes, worker: 0.0)
+    now[0] += 2 * LEASE
+    claims = sorted(await last.claim(2), key=lambda each: each.url)
+
+    assert found == Counter(timeout=1)
+    assert written.is_written
+    assert [(each.tries, each.is_written) for each in claims] == [(3, True), (0, False)]
+    assert await last.conclude([Ending(each, Done(), is_page=True) for each in claims], {"output": 2}) == [True, True]
+    for each in (first, other, last):
+        await each.close()

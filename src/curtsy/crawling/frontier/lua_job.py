@@ -147,6 +147,28 @@ return found
 """,
 )
 
+# ARGV: now, born; then fingerprints of finished URLs that are queued again. Forgets which worker wrote their pages.
+FORGET = lua(
+    _ALIVE,
+    r"""
+local written, is_forgotten = KEYS[1] .. ':written', {}
+for at = 3, #ARGV do
+  is_forgotten[ARGV[at]] = true
+  redis.call('HDEL', KEYS[1] .. ':taken', ARGV[at])
+end
+local found = redis.call('HGETALL', written)
+for at = 1, #found, 2 do
+  local kept = string.gsub(found[at + 1], ' (%d+)', function(mark)
+    return is_forgotten[mark] and '' or nil
+  end)
+  if kept ~= found[at + 1] then
+    redis.call('HSET', written, found[at], kept)
+  end
+end
+return 1
+""",
+)
+
 # ARGV: now. Returns the workers that have not signed off, each with the microseconds since its last heartbeat.
 PRESENT = lua(
     _TIME,

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from curtsy.crawling.frontier.lua_job import NOTE, READ, TAKE
+from curtsy.crawling.frontier.lua_job import FORGET, NOTE, READ, TAKE
 from curtsy.crawling.frontier.protocol import PAGES, Claimed, Lapsed
 from curtsy.crawling.frontier.redis_codec import Call
 from curtsy.crawling.frontier.redis_jobs import RedisJobs, SharedJob, home, read_notes
@@ -116,6 +116,6 @@ def note_calls(job: SharedJob, notes: Mapping[str, Any], caller: Sequence[Any] =
     return [first, *(NOTE.on(home(job.name), "", job.born, *each, *_NO_CALLER) for each in others)]
 
 
-async def forget_written(registry: RedisJobs, name: str) -> None:
-    """Forget which pages are written and which were taken over, because finished URLs are queued again."""
-    await registry.demand([Call(("UNLINK", f"{home(name)}:{key}")) for key in ("written", "taken")])
+async def forget_pages(registry: RedisJobs, job: SharedJob, urls: Iterable[str]) -> None:
+    """Forget who wrote the pages of some finished URLs, before they are queued again."""
+    await registry.demand([FORGET.on(home(job.name), "", job.born, *map(fingerprint, urls))])

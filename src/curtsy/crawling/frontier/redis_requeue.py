@@ -16,7 +16,7 @@ from curtsy.crawling.frontier.lua_partition import REQUEUE
 from curtsy.crawling.frontier.protocol import Requeue
 from curtsy.crawling.frontier.redis_codec import Call
 from curtsy.crawling.frontier.redis_jobs import PRESENCE, RedisJobs, SharedJob, home
-from curtsy.crawling.frontier.redis_notes import forget_written, note_calls
+from curtsy.crawling.frontier.redis_notes import forget_pages, note_calls
 from curtsy.crawling.frontier.url_table import rank_of
 
 _BATCH = 400
@@ -44,7 +44,6 @@ async def requeue_shared(
         job, summary = await registry.find(name), await registry.job(name)
         if job is None or summary is None:
             raise StoreError(no_job(name))
-        await forget_written(registry, name)
         if choice.reasons is not None:
             found = await _Requeue(registry, job, choice).failed()
             await registry.demand(note_calls(job, adapt(summary.notes, found)))
@@ -71,10 +70,10 @@ class _Requeue:
         """Queue failed URLs again."""
         found: Counter[str] = Counter()
 
-        def reason_of(entry: bytes) -> str:
+        def reason_of(entry: bytes) -> tuple[str, str]:
             found = redis_codec.read_failure(entry)
             is_chosen = found.reason in (self._choice.reasons or ()) and self._choice.chooses(found.url)
-            return found.reason if is_chosen else ""
+            return found.reason if is_chosen else "", found.url
 
         for number in range(self._job.partitions):
             await self._work(number, ":failures", "failed", reason_of, found)
@@ -84,10 +83,10 @@ class _Requeue:
         """Queue pages of a worker again, and subtract them from its totals."""
         found: Counter[str] = Counter()
 
-        def reason_of(entry: bytes) -> str:
+        def reason_of(entry: bytes) -> tuple[str, str]:
             page = redis_codec.read_logged(entry)
             is_chosen = page.at >= self._choice.since and self._choice.chooses(page.url)
-            return "page" if is_chosen else ""
+            return "page" if is_chosen else "", page.url
 
         for number in range(self._job.partitions):
             await self._work(number, f":log:{worker}", "done", reason_of, found)
@@ -99,22 +98,31 @@ class _Requeue:
         return count
 
     async def _work(
-        self, number: int, key: str, counter: str, reason_of: Callable[[bytes], str], found: Counter[str]
+        self,
+        number: int,
+        key: str,
+        counter: str,
+        reason_of: Callable[[bytes], tuple[str, str]],
+        found: Counter[str],
     ) -> None:
-        """Queue the chosen entries of a list of one partition again, the last ones first: others keep their places."""
+        """Queue the chosen entries of a list of one partition again, the last ones first: others keep their places.
+
+        `reason_of` returns the reason, empty if the entry is not chosen, and the URL.
+        """
         base = self._job.base(number)
         [end] = await self._registry.demand([Call(("LLEN", base + key))])
         while end > 0:
             start = max(0, end - _BATCH)
             [entries] = await self._registry.demand([Call(("LRANGE", base + key, start, end - 1))])
-            found_reasons = [(place, entry, reason_of(entry)) for place, entry in enumerate(entries, start)]
+            found_reasons = [(place, entry, *reason_of(entry)) for place, entry in enumerate(entries, start)]
             chosen = [each for each in found_reasons if each[2]]
             if chosen:
-                words = [word for place, entry, _ in chosen for word in (place, entry)]
+                await forget_pages(self._registry, self._job, (url for *_, url in chosen))
+                words = [word for place, entry, *_ in chosen for word in (place, entry)]
                 rank = redis_codec.packed(rank_of(0, 0))
                 call = REQUEUE.on(base, self._registry.now(), "", 0, self._job.format, key, counter, rank, *words)
                 [reply] = await self._registry.demand([call])
                 if redis_codec.read_number(redis_codec.read_report(reply).answer) < len(chosen):
                     raise StoreError(f"the job {self._job.name!r} was changed meanwhile. Run the command again.")
-                found.update(reason for _, _, reason in chosen)
+                found.update(reason for _, _, reason, _ in chosen)
             end = start
