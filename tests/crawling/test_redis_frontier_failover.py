@@ -237,6 +237,23 @@ async def test_with_replicas_a_page_ends_only_when_they_have_its_links(pair: Pai
     assert (counts.leased, counts.done) == (1, 1)
 
 
+async def test_with_replicas_a_page_ends_only_when_they_have_the_ends_of_its_outputs(pair: Pair) -> None:
+    """Issue 17: on a cluster a failover otherwise takes these, but not the end of the page on another server"""
+    frontier = RedisFrontier(f"{pair.primary.url}?replicas=1", "job", timeout=2.0)
+    await frontier.add(Found(["https://a.org/"]))
+    [claimed] = await frontier.claim()
+    pair.part()
+
+    with pytest.raises(StoreError):
+        await frontier.conclude([Ending(claimed, Done(), is_page=True)], {"output": 1})
+    counts = await frontier.counts()
+    pair.follow()
+    assert await frontier.conclude([Ending(claimed, Done(), is_page=True)], {"output": 1}) == [True]
+    await frontier.close()
+
+    assert (counts.leased, counts.done) == (1, 0)
+
+
 def test_with_replicas_every_server_of_a_cluster_waits_for_its_own() -> None:
     """Issue 17: links lie on other servers than their page"""
     if reason := redis_available():

@@ -66,7 +66,7 @@ class Notes:
 
     async def take_over(self, job: SharedJob, claims: Sequence[Claimed]) -> list[Claimed]:
         """Take over claims whose leases had expired; return them, with those marked whose pages are written."""
-        [written] = await self._registry.demand([TAKE.on(home(job.name), "", job.born, *_marks(claims))])
+        [written] = await self._demand([TAKE.on(home(job.name), "", job.born, *_marks(claims))])
         both = zip(claims, written, strict=True)
         return [msgspec.structs.replace(each, is_written=bool(is_written)) for each, is_written in both]
 
@@ -90,7 +90,7 @@ class Notes:
 
     async def _demand(self, calls: list[Call]) -> list[Any]:
         try:
-            return await self._registry.demand(calls)
+            return await self._registry.demand(calls, self._registry.server.address.replicas)
         except BaseException:
             self._is_any_lost = True
             raise
