@@ -30,7 +30,7 @@ from curtsy.core.time import SECOND, Now
 from curtsy.stores import Answer, AsyncStore, BlockingStore, Step, open_async_store, open_store
 from curtsy.stores.fallback import AsyncFallbackStore
 from curtsy.stores.fallback_state import FallbackState
-from curtsy.stores.memory import MemoryStore
+from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from curtsy.stores.outage_ledger import OutageLedger
 from curtsy.stores.redis import AsyncRedisStore
 from curtsy.system.clock import Clock
@@ -574,6 +574,38 @@ def test_a_store_that_fails_again_while_records_go_home_loses_none_and_is_one_ou
     assert [fallback.update(key, keep) for key in keys] == [3] + [1] * 19
     assert len(log(logging.WARNING)) == 1
     assert len(log(logging.INFO)) == 1
+
+
+class Meeting(AsyncMemoryStore):
+    """A store that is out on demand, and then answers only when it is asked for some hosts at once."""
+
+    is_out = False
+    barrier: asyncio.Barrier | None = None
+
+    async def update(self, key: str, step: Step[Answer]) -> Answer:
+        if self.is_out:
+            raise StoreError("meeting: is out. Wait.")
+        if self.barrier is not None and key.startswith("host:"):
+            await self.barrier.wait()
+        return await super().update(key, step)
+
+
+async def test_records_go_home_together(clock: FakeClock) -> None:
+    """Issue 17: one after another, requests to hundreds of hosts wait for hundreds of round trips to a server"""
+    inner, hosts = Meeting(clock), 20
+    store = AsyncFallbackStore(inner, waits=True, monotonic=lambda: clock.now().at / SECOND)
+    inner.is_out = True
+    for number in range(hosts):
+        await store.update(f"host:{number}", count)
+    inner.is_out, inner.barrier = False, asyncio.Barrier(hosts)
+    clock.advance(2)
+
+    await store.update("host:0", keep)
+    await until(lambda: not store.held)
+
+    inner.barrier = None
+    assert [await store.update(f"host:{number}", keep) for number in range(hosts)] == [1] * hosts
+    await store.close()
 
 
 def test_what_is_counted_while_records_go_home_is_not_lost(clock: FakeClock) -> None:

@@ -31,6 +31,9 @@ from curtsy.system.threads import in_thread, is_blocking, run_blocking
 PROBE = "\0probe"
 """Reserved key, written to test whether a store accepts writes."""
 
+MOVED_AT_ONCE = 128
+"""Records that a task writes at once after an outage: requests to their hosts wait meanwhile."""
+
 logger = logging.getLogger("curtsy")
 
 Result = TypeVar("Result")
@@ -278,15 +281,14 @@ class AsyncFallbackStore(AsyncStore):
                 await self._probe()
                 state.end()
             while keys := state.to_move(stuck):
-                for key in keys:
+                at_once = 1 if is_blocking() else MOVED_AT_ONCE
+                for start in range(0, len(keys), at_once):
                     if state.is_out:
                         return  # another call has begun a new outage
-                    try:
-                        await self._move(key)
-                        moved += 1
-                    except StoreError:
-                        await self._probe()  # if that works, only this record is unusable
-                        stuck.add(key)
+                    chunk = keys[start : start + at_once]
+                    failed = await self._move_all(chunk)
+                    moved += len(chunk) - len(failed)
+                    stuck |= failed
             state.returned(moved)
             await self._restore()
         except CurtsyError as error:
@@ -298,6 +300,22 @@ class AsyncFallbackStore(AsyncStore):
         """Test whether the store accepts writes: a full or locked store can often still be read."""
         await self._inner.update(PROBE, lambda record, now: (fresh(now), None))
         await self._inner.forget(PROBE)
+
+    async def _move_all(self, keys: Sequence[str]) -> set[str]:
+        """Write records to the store; return the keys of unusable records. Raises StoreError if the store is out."""
+        attempts = map(self._is_moved, keys)
+        are_moved = [await each for each in attempts] if is_blocking() else await asyncio.gather(*attempts)
+        failed = {key for key, is_moved in zip(keys, are_moved, strict=True) if not is_moved}
+        if failed:
+            await self._probe()  # if that works, only these records are unusable
+        return failed
+
+    async def _is_moved(self, key: str) -> bool:
+        try:
+            await self._move(key)
+        except StoreError:
+            return False
+        return True
 
     async def _move(self, key: str) -> None:
         """Write one record to the store, again if it changes meanwhile."""
