@@ -103,6 +103,9 @@ class Headers(Mapping[str, str]):
     def __hash__(self) -> int:
         return hash(self.fields)
 
+    def __reduce__(self) -> tuple[type[Headers], tuple[object, ...]]:
+        return Headers, (self.fields,)  # without the index, which is computed again on first use
+
     def __repr__(self) -> str:
         return f"Headers({[(name, mask_header(name, value)) for name, value in self.fields]!r})"
 

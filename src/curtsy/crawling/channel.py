@@ -21,7 +21,6 @@ from typing import Any, Self
 import msgspec
 
 from curtsy.core.masking import masked_repr
-from curtsy.core.result import FetchResult
 from curtsy.crawling.frontier.protocol import Claimed
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.results import Finished
@@ -146,19 +145,11 @@ class Load(msgspec.Struct):
     addresses: Mapping[str, int] = {}
 
 
-class Returned(msgspec.Struct):
-    """Finished fetch."""
-
-    finished: Finished
-    result: FetchResult | None
-    """Response without its body; None if there was none."""
-
-
 class Report(msgspec.Struct):
     """News of a worker."""
 
     load: Load
-    returned: Sequence[Returned]
+    returned: Sequence[Finished]
     located: Sequence[tuple[str, str]]
     """Hosts with their addresses."""
 

@@ -340,7 +340,7 @@ class Crawler:
 
     def _is_too_long(self, due: float) -> bool:
         """Return whether all remaining URLs are due later than `patience` allows."""
-        patience, paused_at = self._options.patience, self.fetches.paused_at
+        patience, paused_at = self._options.patience, self.fetches.hosts.paused_at
         if paused_at is not None and self._timers.now() - paused_at >= patience:
             self._due = None  # a paused host has no due time, so it is checked repeatedly
             return True

@@ -12,7 +12,6 @@ import msgspec
 
 from curtsy.core.crawl_messages import crawl_end, describe, reached
 from curtsy.core.errors import REFUSALS, Reason
-from curtsy.core.result import FetchResult
 from curtsy.core.time import span
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, HostQueue
 from curtsy.crawling.outputs.protocol import Written
@@ -258,12 +257,6 @@ class _Host(msgspec.Struct, gc=False):
     pages_left: int | None = None
 
 
-def paused_since(before: float | None, result: FetchResult, now: float) -> float | None:
-    """Return since when the only result is that hosts are paused indefinitely; None after any other result."""
-    is_paused = result.reason is Reason.PAUSED and result.retry_after is None
-    return (now if before is None else before) if is_paused else None
-
-
 class Hosts:
     """Statistics of all hosts of a crawl, and the quota of pages for each."""
 
@@ -271,6 +264,8 @@ class Hosts:
         """Create the statistics. `most_pages` is the maximum number of pages of a host; None for no limit."""
         self.most_pages = most_pages
         self._hosts: dict[str, _Host] = {}
+        self.paused_at: float | None = None
+        """Time since which the only result is that hosts are paused indefinitely; None after any other result."""
 
     def _of(self, host: str) -> _Host:
         known = self._hosts.get(host)
@@ -297,27 +292,33 @@ class Hosts:
         """Count a started fetch."""
         self._of(host).out += 1
 
-    def ended(self, finished: Finished, result: FetchResult | None, now: float) -> None:
-        """Record the result of a fetch, with its response, if there was one."""
+    def ended(self, finished: Finished, now: float) -> None:
+        """Record the result of a fetch."""
         end, is_page, known = finished.end, finished.page is not None, self._of(finished.claimed.host)
+        ended_at = now if finished.answered_at is None else finished.answered_at
         wait = end.seconds if isinstance(end, Deferred) else end.after
         known.out -= 1
         known.pages += is_page
         known.job_pages += is_page
-        known.ready_at = now + (wait or 0.0)
+        known.ready_at = ended_at + (wait or 0.0)
         known.state, known.why = "waiting", ""
-        if result is None:
+        news = finished.news
+        if news is None:
             return
-        reason, record = result.reason, result.record
-        if record.requests_left is not None or record.pages_left is not None:
-            known.requests_left, known.pages_left = record.requests_left, record.pages_left
+        reason = news.reason
+        if reason is not Reason.PAUSED or news.retry_after is not None:
+            self.paused_at = None
+        elif self.paused_at is None:
+            self.paused_at = ended_at
+        if news.requests_left is not None or news.pages_left is not None:
+            known.requests_left, known.pages_left = news.requests_left, news.pages_left
         if reason in _STATES:
             what = describe(reason).what
-            known.state, known.why = _STATES[reason], f"{what}, because {result.cause}" if result.cause else what
+            known.state, known.why = _STATES[reason], f"{what}, because {news.cause}" if news.cause else what
         elif reason is not None and reason not in REFUSALS and reason is not Reason.REDIRECTED:
             known.errors += 1
-            if result.retry_after is not None:
-                known.state, known.why = "resting", result.cause
+            if news.retry_after is not None:
+                known.state, known.why = "resting", news.cause
 
     def count(self) -> int:
         """Return the number of remembered hosts."""

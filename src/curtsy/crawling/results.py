@@ -6,16 +6,17 @@ import asyncio
 import hashlib
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
 from curtsy.core.charset import decode
 from curtsy.core.crawl_messages import duplicate
+from curtsy.core.errors import Reason
 from curtsy.core.masking import mask_url, masked_repr
 from curtsy.core.record import FetchRecord
 from curtsy.core.request import NO_HEADERS, Headers
-from curtsy.core.result import parsed_json
+from curtsy.core.result import FetchResult, parsed_json
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done, Ending, Failed, Found
 
 DUPLICATE = "duplicate"
@@ -138,6 +139,22 @@ class SkippedUrl(msgspec.Struct, frozen=True, gc=False):
     __repr__ = masked_repr
 
 
+class HostNews(msgspec.Struct, frozen=True, gc=False):
+    """What a response says about its host: the progress shows it."""
+
+    reason: Reason | None
+    retry_after: float | None
+    cause: str
+    requests_left: int | None
+    pages_left: int | None
+
+    @classmethod
+    def of(cls, result: FetchResult) -> Self:
+        """Return the news of a response."""
+        record = result.record
+        return cls(result.reason, result.retry_after, result.cause, record.requests_left, record.pages_left)
+
+
 class Finished(msgspec.Struct):
     """Result of one claim."""
 
@@ -170,6 +187,9 @@ class Finished(msgspec.Struct):
 
     answered_at: float | None = None
     """Time at which the seconds in `end` start to count. None: they count from the time of writing."""
+
+    news: HostNews | None = None
+    """News of the host; None without a response."""
 
     @property
     def is_large(self) -> bool:

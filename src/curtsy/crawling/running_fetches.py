@@ -16,10 +16,10 @@ from curtsy.core.fair_share import AddressShares, FairShares
 from curtsy.core.result import FetchResult
 from curtsy.crawling.filters import Filters
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Room
-from curtsy.crawling.progress import Hosts, paused_since
+from curtsy.crawling.progress import Hosts
 from curtsy.crawling.reader import origin_of
 from curtsy.crawling.requisites import is_requisite
-from curtsy.crawling.results import Finished, Results
+from curtsy.crawling.results import Finished, HostNews, Results
 from curtsy.engine.session import Session
 from curtsy.http.registered_domain import name_and_port, site_of
 from curtsy.http.sender import SLOW
@@ -135,8 +135,6 @@ class RunningFetches:
         """Number of fetches in each phase."""
         self.broken: BaseException | None = None
         """Internal error. The crawl ends, because the URL of the failed task has no owner."""
-        self.paused_at: float | None = None
-        """Time since which the only result is that hosts are paused indefinitely; None after any other result."""
 
     def __len__(self) -> int:
         return len(self._fetches)
@@ -404,13 +402,11 @@ class RunningFetches:
             count(fetch.site, fetch.address, now)
 
     def _finish(self, finished: Finished, result: FetchResult | None, answered_at: float | None) -> None:
-        now = self._timers.now() if answered_at is None else answered_at
         finished.answered_at = answered_at
         if result is not None:
-            finished.bytes = result.record.bytes
-            self.paused_at = paused_since(self.paused_at, result, now)
+            finished.bytes, finished.news = result.record.bytes, HostNews.of(result)
         self._results.put(finished)
-        self.hosts.ended(finished, result, now)
+        self.hosts.ended(finished, self._timers.now())
 
     def _ask(self, claimed: Claimed) -> FetchRequest:
         # Nothing is sent after the lease may have been taken over (F60).

@@ -20,11 +20,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-import msgspec
-
 from curtsy.client import AsyncClient, session_of
-from curtsy.core.request import NO_HEADERS
-from curtsy.core.result import FetchResult
 from curtsy.crawling.channel import (
     Admit,
     Answer,
@@ -41,7 +37,6 @@ from curtsy.crawling.channel import (
     LogSender,
     Question,
     Report,
-    Returned,
     Widen,
     Withdraw,
 )
@@ -53,21 +48,6 @@ from curtsy.crawling.results import Finished, Results
 from curtsy.crawling.running_fetches import RunningFetches
 
 LOGGER = "curtsy"
-
-
-class RecordedHosts(Hosts):
-    """Statistics of hosts that also keep the responses for the crawl's process."""
-
-    def __init__(self, most_pages: int | None) -> None:
-        super().__init__(most_pages)
-        self.results: dict[str, FetchResult] = {}
-        """Responses without bodies, by URL."""
-
-    def ended(self, finished: Finished, result: FetchResult | None, now: float) -> None:
-        """Record the result of a fetch."""
-        super().ended(finished, result, now)
-        if result is not None:
-            self.results[result.url] = msgspec.structs.replace(result, body=b"", headers=NO_HEADERS)
 
 
 class Worker:
@@ -159,10 +139,9 @@ class Worker:
         session, options = session_of(message.client), message.options
         self._places = message.places
         self._filters = Filters(options, session, self, lambda: self._wanted)
-        self._hosts = RecordedHosts(options.max_pages_per_host)
         self._fetches = RunningFetches(
             session, self._filters, self._results, self._wake, self._locate, places=message.places,
-            is_shared=message.is_shared, hosts=self._hosts,
+            is_shared=message.is_shared, hosts=Hosts(options.max_pages_per_host),
         )  # fmt: skip
         session.timers.stop_while(lambda: self._fetches.places_in_use > 0)
 
@@ -201,12 +180,14 @@ class Worker:
             fetches.start(each.claimed, may_crowd=each.may_crowd)
         if fetches.broken is not None:
             self._channel.send(Broken(fetches.broken))
-        load, returned = self._load(), [self._returned(each) for each in self._results.finished]
+        load, returned = self._load(), self._results.finished
         believed = self._told.places + load.received - self._told.received  # by the crawl's process
         if returned or self._located or load.places < believed:
+            for finished in returned:
+                self._keep_learned(finished)
             self._channel.send(Report(load, returned, self._located))
             self._told, self._located = load, []
-            self._results.finished.clear()
+            returned.clear()
 
     def _load(self) -> Load:
         fetches, pending = self._fetches, len(self._pending)
@@ -222,11 +203,11 @@ class Worker:
             addresses=dict(room.addresses or {}),
         )
 
-    def _returned(self, finished: Finished) -> Returned:
+    def _keep_learned(self, finished: Finished) -> None:
+        """Keep what the crawl's process does not need, until it reports that the claim was written."""
         if finished.learned[1]:
             self._learned[finished.claimed.ticket] = finished.learned
             finished.learned = ("", {})
-        return Returned(finished, self._hosts.results.pop(finished.claimed.url, None))
 
 
 async def _serve(end: socket.socket) -> None:

@@ -55,7 +55,7 @@ from curtsy.crawling.filters import Filters
 from curtsy.crawling.frontier.protocol import AsyncFrontier, Claimed, Deferred, Room
 from curtsy.crawling.jobs import SITEMAPS, WIDENED, widened_by
 from curtsy.crawling.options import CrawlOptions
-from curtsy.crawling.progress import Hosts, paused_since
+from curtsy.crawling.progress import Hosts
 from curtsy.crawling.results import Finished, Results
 from curtsy.crawling.running_fetches import SUSPECT
 from curtsy.http.registered_domain import site_of
@@ -181,7 +181,6 @@ class WorkerPool:
         """Number of workers that died in this run."""
         self.hosts = Hosts()
         self.broken: BaseException | None = None
-        self.paused_at: float | None = None
 
     def bind(
         self, filters: Filters, results: Results, wake: Callable[[], None], frontier: AsyncFrontier,
@@ -222,12 +221,11 @@ class WorkerPool:
         if lost is None or self._is_closed:
             return
         self.deaths += 1
-        held = [ticket for ticket, sent in self._sent.items() if sent.worker == number]
-        for ticket in held:
-            sent = self._take(ticket)
-            assert sent is not None
-            self._crashes[sent.claimed.url] += 1
-            self._put_back(sent.claimed)
+        held = [sent.claimed for sent in self._sent.values() if sent.worker == number]
+        for claimed in held:
+            self._take(claimed.ticket)
+            self._crashes[claimed.url] += 1
+            self._put_back(claimed)
         _log.warning(crawl_messages.worker_died(number, lost.process.pid, len(held)))
         if self.deaths > MOST_DEATHS:
             self.broken = WorkersDied(crawl_messages.workers_died(self.deaths))
@@ -298,18 +296,15 @@ class WorkerPool:
         process.recent = process.unseen()
         for host, address in report.located:
             self._frontier.locate(host, address)
-        for returned in report.returned:
-            finished, result, now = returned.finished, returned.result, self._timers.now()
+        now = self._timers.now()
+        for finished in report.returned:
             if (sent := self._take(finished.claimed.ticket)) is None:
                 continue
             finished.claimed = sent.claimed  # its lease may have been renewed
             self._returned_by[finished.claimed.ticket] = process
-            ended_at = now if finished.answered_at is None else finished.answered_at
-            if result is not None:
-                self.paused_at = paused_since(self.paused_at, result, ended_at)
             self._learn(number, finished)
             self._results.put(finished)
-            self.hosts.ended(finished, result, ended_at)
+            self.hosts.ended(finished, now)
         self._wake()
 
     def _learn(self, number: int, finished: Finished) -> None:
@@ -486,8 +481,9 @@ class WorkerPool:
     async def _kill_holders(self) -> None:
         """Kill the workers that still have URLs, and put these back."""
         self._is_closed = True  # so that no worker is started again
-        held = [sent for ticket in list(self._sent) if (sent := self._take(ticket)) is not None]
+        held = list(self._sent.values())
         for each in held:
+            self._take(each.claimed.ticket)
             self._put_back(each.claimed)
         for number in {each.worker for each in held}:
             if (process := self._processes[number]) is not None:
@@ -497,4 +493,4 @@ class WorkerPool:
     def _put_back(self, claimed: Claimed) -> None:
         finished = Finished(claimed, Deferred(0.0))
         self._results.put(finished)
-        self.hosts.ended(finished, None, self._timers.now())
+        self.hosts.ended(finished, self._timers.now())
