@@ -46,6 +46,7 @@ from curtsy.crawling.frontier.protocol import Deferred
 from curtsy.crawling.progress import Hosts
 from curtsy.crawling.results import Finished, Results
 from curtsy.crawling.running_fetches import RunningFetches
+from curtsy.engine.timers import BatchWaiter, SystemTimers
 
 LOGGER = "curtsy"
 
@@ -67,7 +68,8 @@ class Worker:
         self._learned: dict[int, tuple[str, Mapping[str, str]]] = {}
         """Hrefs that need no further check when the claim is written, by its ticket."""
         self._told = Load()
-        self._is_turn_due = False
+        self._waiter = BatchWaiter(SystemTimers())
+        """Waiter for the events of a turn."""
         self._results = Results()
         self._client: AsyncClient | None = None
 
@@ -76,7 +78,9 @@ class Worker:
         sender = LogSender(self._channel)
         logging.getLogger(LOGGER).addHandler(sender)
         await self._channel.open(end)
+        turns = asyncio.ensure_future(self._take_turns())
         await self._ended.wait()
+        turns.cancel()
         logging.getLogger(LOGGER).removeHandler(sender)
         if self._client is not None:
             await self._fetches.cancel_all()
@@ -166,14 +170,17 @@ class Worker:
         self._wake()
 
     def _wake(self) -> None:
-        """Report soon: one report has all events of the same moment."""
-        if not self._is_turn_due:
-            self._is_turn_due = True
-            asyncio.get_running_loop().call_soon(self._guarded, self._turn)
+        """Take a turn soon."""
+        self._waiter.wake()
+
+    async def _take_turns(self) -> None:
+        """Take a turn after events, with all those of the same moment: each report costs both processes a wake-up."""
+        while True:
+            await self._waiter.sleep(None)
+            self._guarded(self._turn)
 
     def _turn(self) -> None:
         """Start the claims that have a slot, and report what is new."""
-        self._is_turn_due = False
         fetches = self._fetches
         while self._pending and fetches.places_in_use < self._places:
             each = self._pending.popleft()
