@@ -18,10 +18,12 @@ import pytest
 from curtsy.client import AsyncClient
 from curtsy.core.errors import PolicyError
 from curtsy.core.record import FetchRecord
+from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.progress import CrawlSnapshot
 from curtsy.crawling.running_fetches import GUILTY
 from curtsy.crawling.seeds import HEAD
 from curtsy.crawling.start import acrawl
+from curtsy.crawling.worker_pool import WorkerPool
 from tests.crawling.web import QUICK, html
 from tests.support.polling import until
 from tests.support.redis_server import RedisServer, redis_available
@@ -139,6 +141,15 @@ async def test_a_worker_that_is_killed_is_started_again_and_nothing_is_lost(
     assert (summary.ended, summary.totals.pages) == ("done", 12 * len(HOSTS))
     assert summary.worker_deaths == len(victims) == 2
     check(site, file, 12, repeated=2 * len(HOSTS))
+
+
+async def test_no_url_is_claimed_while_all_workers_are_started_again() -> None:
+    """Else the loop of the crawl would claim URLs and put them back without a pause, and start no worker"""
+    options = CrawlOptions(max_in_flight=8)
+    async with AsyncClient(store="memory:", cache=False) as client:
+        pool = WorkerPool(2, client, options, is_shared=False)
+
+    assert pool.places_in_use == options.max_in_flight + pool.ahead == 16
 
 
 @pytest.mark.soak

@@ -100,6 +100,7 @@ class Crawler:
         if seeds.head:
             self.filters.begin(seeds.head)
         self._pool = pool
+        self._ahead = 0 if pool is None else pool.ahead
         if pool is not None:
             pool.bind(self.filters, self.results, self.wake, frontier, self._wanted_pages)
         self.fetches = pool if pool is not None else RunningFetches(
@@ -362,7 +363,7 @@ class Crawler:
         options, fetches, held = self._options, self.fetches, self.results.holds()
         if held >= options.max_in_flight or fetches.is_suspect_running:
             return 0
-        most, qps = options.max_in_flight, self._session.policies.global_qps
+        most, qps = options.max_in_flight + self._ahead, self._session.policies.global_qps
         if qps is not None:
             most = min(most, longest_queue(qps) - fetches.queued_for_rate())
         room = most - fetches.places_in_use

@@ -159,6 +159,9 @@ class WorkerPool:
         self._is_shared = is_shared
         self._timers = session_of(client).timers
         self._places = options.max_in_flight // self._count
+        self.ahead = 0 if is_shared else self._places * self._count
+        """Number of URLs that may be claimed before they have a slot, so that no worker waits for the answer to its
+        report. In a shared frontier, other machines may have a slot for them."""
         self._sites: FairShares[str] = FairShares(self._places)
         """Unfinished fetches of each registered domain."""
         self._processes: list[_Process | None] = [None] * self._count
@@ -378,9 +381,9 @@ class WorkerPool:
 
     @property
     def places_in_use(self) -> int:
-        """Return the number of fetches that are on the wire or may get there; all slots while no worker is ready."""
+        """Return the number of claims that have a slot or wait for one; the maximum while no worker is ready."""
         if not any(self._processes):
-            return self._options.max_in_flight
+            return self._options.max_in_flight + self.ahead
         return sum(each.places for each in self._loads()) + len(self._unseen())
 
     @property
