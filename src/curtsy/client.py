@@ -130,6 +130,8 @@ class AsyncClient:
     ) -> FetchResult:
         """Fetch one URL when its turn comes. Web errors do not raise: check `ok` and `reason`.
 
+        A URL without a scheme is refused (`invalid_url`), and the message says what to write. Unlike a seed of a crawl,
+        it may be a relative link: `install.sh` would be requested from the host of that name.
         `method` is GET by default, and POST with a body. `params` are added to the query of the URL: a mapping or
         pairs, values of a list one by one, None left out. `json` is sent as the body, as JSON. `timeout` is the limit
         for each attempt in seconds, in place of the setting. `deadline` is the limit for the whole fetch, waits and

@@ -406,3 +406,34 @@ async def test_an_option_of_another_crawler_is_told_the_right_one(name: str, mea
 
     with pytest.raises(PolicyError, match=f"^(argument: )?{name} is not .* Did you mean {meant}[?]$"):
         acrawl("https://example.org/", cache=False, store="memory:", **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("example.org", "https://example.org"),
+        ("localhost:8000/x", "https://localhost:8000/x"),
+        ("//example.org/x", "https://example.org/x"),
+        ("install.sh", "https://install.sh"),
+        ("foo", "https://foo"),
+        ("http//example.org", "https:// or http://"),
+        ("/x", "https://"),
+        ("../x", "https://"),
+        ("mailto:x", "mailto"),
+    ],
+)
+async def test_a_url_without_a_scheme_is_never_guessed_at_and_the_message_says_what_to_write(
+    given: str, written: str
+) -> None:
+    """U1: in a program it may be a relative link, which would be requested from the host of that name"""
+    async with client(respect_robots=False, sender=HttpSender(resolver={})) as web:
+        result = await web.fetch(given)
+
+    assert result.reason is Reason.INVALID_URL
+    assert written in result.message
+
+
+async def test_a_seed_without_a_scheme_means_https_as_on_the_command_line() -> None:
+    """U1: a person writes seeds"""
+    async with acrawl(["example.org", "localhost:8000/x"], store="memory:", cache=False) as crawl:
+        assert crawl.seeds == ("https://example.org/", "https://localhost:8000/x")

@@ -131,7 +131,11 @@ def is_bare(text: str) -> bool:
 
 
 def with_scheme(text: str) -> str:
-    """Return a URL that a user typed, with `https://` before a bare host."""
+    """Return a URL that a user typed, with `https://` before a bare host.
+
+    It is for seeds and for the command line. A program fetches URLs that it has read, and a relative link such as
+    `install.sh` would be requested from a host of that name.
+    """
     return f"https://{text.strip()}" if is_bare(text) else text
 
 
@@ -186,6 +190,16 @@ def _parse(given: str) -> Url | InvalidUrl:
     return _parse_any(given)
 
 
+def _no_scheme(given: str) -> str:
+    """Describe a URL without a scheme, with the text to write instead if that is known."""
+    rest = given.removeprefix("//")
+    if rest == given and given[0] in "./?#":
+        return "it is relative: write https:// and a host before it, or join it with the URL of its page"
+    if len(given) <= REMEMBERED and is_bare(rest):
+        return f"it has no scheme: write https://{rest}"
+    return "it has no scheme: write https:// or http:// before the host"
+
+
 def _parse_any(given: str) -> Url | InvalidUrl:
     """Parse a URL in any spelling."""
     if not given:
@@ -194,10 +208,7 @@ def _parse_any(given: str) -> Url | InvalidUrl:
     if found is None or (not found["slashes"] and found["scheme"].lower() not in DEFAULT_PORTS):
         if found is not None and not found["authority"].isdigit() and "." not in found["scheme"]:
             return InvalidUrl(given, f"its scheme is {found['scheme'].lower()}, not http or https")
-        right = (
-            f"https://{given}" if len(given) <= REMEMBERED and is_bare(given) else "https:// or http:// before the host"
-        )
-        return InvalidUrl(given, f"it has no scheme: write {right}")
+        return InvalidUrl(given, _no_scheme(given))
     scheme = found["scheme"].lower()
     if scheme not in DEFAULT_PORTS:
         return InvalidUrl(given, f"its scheme is {scheme}, not http or https")
