@@ -500,6 +500,18 @@ async def test_the_plan_of_a_crawl_with_requisites_says_that_they_are_left_out(s
     assert plan.message.endswith(REQUISITES_TAKE_MORE)
 
 
+@pytest.mark.parametrize("pages", [None, 500])
+async def test_the_plan_of_an_offline_crawl_has_no_pace_and_no_budget(
+    site: Site, snapshot: Snapshot, pages: int | None
+) -> None:
+    """Issue 18: a replay requests nothing from sites"""
+    async with acrawl(site.url("/"), max_pages=pages, cache_mode="offline", **polite()) as crawl:
+        plan = await crawl.plan()
+
+    assert (plan.pages, plan.gap, plan.seconds or 0.0, plan.allowed_today) == (pages, 0.0, 0.0, None)
+    snapshot(plan.message)
+
+
 async def test_snapshots_tell_how_far_it_is(site: Site) -> None:
     """Issue 5, point 8"""
     graph(site, {"/": [f"/{number}" for number in range(20)]} | {f"/{number}": [] for number in range(20)})

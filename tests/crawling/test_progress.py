@@ -179,8 +179,13 @@ def test_the_budget_is_not_the_end_of_a_growing_queue_whose_pages_cost_none() ->
     assert by_budget < 300
 
 
-def test_without_pauses_the_measured_rate_decides() -> None:
-    estimate = Estimate(lambda: Policies(Policy(qps=None, pause_min=0.0, pause_max=0.0), global_qps=None), 600.0, None)
+WITHOUT_PAUSES = Policies(Policy(qps=None, pause_min=0.0, pause_max=0.0), global_qps=None)
+
+
+@pytest.mark.parametrize(("policies", "is_offline"), [(WITHOUT_PAUSES, False), (Policies(Policy()), True)])
+def test_without_pauses_the_measured_rate_decides(policies: Policies, is_offline: bool) -> None:
+    """Issue 18: an offline crawl has no pauses, whatever the policies"""
+    estimate = Estimate(lambda: policies, 600.0, None, is_offline=is_offline)
     queue = HostQueue("own.example", 1000, 0, 0.0)
 
     told = [

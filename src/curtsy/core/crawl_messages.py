@@ -356,6 +356,12 @@ def plan_message(
     return f"This {verb} after {_pages(stops)}{f', {time}' if gap else ''}{until}: {limit}.{whole}{option}"
 
 
+def offline_plan(pages: int | None) -> str:
+    """Describe a crawl of cached pages. `pages` is its limit."""
+    count = "as many pages as the cache has" if pages is None else f"up to {_pages(pages)}"
+    return f"{count}, from the cache (offline): no site is contacted, and no pause applies."
+
+
 REQUISITES_TAKE_MORE = "The files that pages need (images, styles, scripts) take more requests and time."
 """What a plan leaves out if the crawl fetches requisites."""
 

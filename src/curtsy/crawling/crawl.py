@@ -87,7 +87,9 @@ class AsyncCrawl:
         is_shared = lease is not None
         self._pool = WorkerPool(workers, client, options, is_shared=is_shared) if workers > 1 else None
         self._crawler = Crawler(self._seeds, options, self._session, frontier, self._committer, lease, job, self._pool)
-        self._estimate = Estimate(lambda: self._session.policies, options.patience, options.max_pages)
+        self._estimate = Estimate(
+            lambda: self._session.policies, options.patience, options.max_pages, is_offline=self._session.is_offline
+        )
         self._publisher = CrawlPublisher(self._session, job, name, lambda: self.seeds, self.snapshot)
         self._queues: list[HostQueue] = []
         """Host queues at the last snapshot. After the end: the remaining queues."""

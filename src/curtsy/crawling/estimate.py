@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from curtsy.core.crawl_messages import REQUISITES_TAKE_MORE, plan_message
+from curtsy.core.crawl_messages import REQUISITES_TAKE_MORE, offline_plan, plan_message
 from curtsy.core.host import Host, fresh, in_time
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.setting import DAY
@@ -201,6 +201,8 @@ async def plan(
     found = [(policy, await session.store.read(policy.key_for(host))) for host, policy in rules]
     if not found:
         return CrawlPlan(0, 0.0, 0.0, 0, "")
+    if session.is_offline:
+        return CrawlPlan(pages, 0.0, None if pages is None else 0.0, None, offline_plan(pages))
     outlooks = [_outlook(policy, record, now, pages or 0) for policy, record in found]
     setting = next((limit for each in found if (limit := pages_left(*each, now)[1])), "")
     qps = policies.overall.qps if any(policy.global_rate for policy, _ in found) else None
@@ -322,9 +324,15 @@ class Observed(NamedTuple):
 class Estimate:
     """Estimate of the time left of a running crawl."""
 
-    def __init__(self, policies: Callable[[], Policies], patience: float, most: int | None) -> None:
-        """Create an estimate. `patience` and `most` are the `patience` and the `max_pages` of the crawl."""
+    def __init__(
+        self, policies: Callable[[], Policies], patience: float, most: int | None, *, is_offline: bool = False
+    ) -> None:
+        """Create an estimate. `patience` and `most` are the `patience` and the `max_pages` of the crawl.
+
+        `is_offline`: all pages come from the cache, so that delays and budgets do not apply.
+        """
         self._policies = policies
+        self._is_offline = is_offline
         self._patience = patience
         self._most = most
         self.meter = Meter()
@@ -339,11 +347,12 @@ class Estimate:
             gap = sum(each.gap for each in hosts) / len(hosts)
             several = min(others, counts.queued - listed)
             hosts.append(Outlook((counts.queued - listed) / several, gap, 0.0, hosts=several))
-        done, pace = counts.done + counts.failed, _pace(hosts, policies.global_qps)
+        qps = None if self._is_offline else policies.global_qps
+        done, pace = counts.done + counts.failed, _pace(hosts, qps)
         self.meter.mark(now.at, now.pages, done, done + counts.queued + counts.leased, pace)
-        return self._left(now, hosts, policies)
+        return self._left(now, hosts, qps)
 
-    def _left(self, now: Observed, hosts: Sequence[Outlook], policies: Policies) -> TimeLeft:
+    def _left(self, now: Observed, hosts: Sequence[Outlook], qps: float | None) -> TimeLeft:
         meter = self.meter
         most = math.inf if self._most is None else max(0, self._most - now.pages) / meter.page_share
         # A queue that grows as fast as it is worked off does not end before a limit of pages or a budget does.
@@ -356,7 +365,7 @@ class Estimate:
         )
         if is_endless:
             hosts = [each._replace(queued=max(each.queued, min(most, each.today))) for each in hosts]
-        goal, left = forecast(hosts, most, policies.global_qps)
+        goal, left = forecast(hosts, most, qps)
         if left.today is None or not goal:
             return TimeLeft(0.0, left.in_all)
         counts = now.counts
@@ -374,6 +383,8 @@ class Estimate:
         return TimeLeft(today, left.in_all)
 
     def _outlook(self, policies: Policies, now: Observed, queue: HostQueue) -> Outlook:
+        if self._is_offline:
+            return Outlook(queue.queued, 0.0)
         policy = policies.of(queue.host)
         gap, wait = gap_of(policy), queue.due_in
         daily = per_day(policy)

@@ -151,6 +151,11 @@ class Session:
         return self.context.policies
 
     @property
+    def is_offline(self) -> bool:
+        """Return whether pages come from the cache only, so that no site is contacted."""
+        return self.context.cache_mode == "offline"
+
+    @property
     def store_url(self) -> str | None:
         """Return the URL that the store was opened by; None if a store was given."""
         return self.settings.current.store if self._owns_store else None
@@ -352,7 +357,7 @@ class Session:
         meanwhile.
         """
         self._check_open()
-        if self.context.cache_mode == "offline":  # no host is contacted: stored rules apply at any age
+        if self.is_offline:  # no host is contacted: stored rules apply at any age
             stored: Rules | None = await self.store.read(rules_key(url.origin))
             is_known = stored is not None and stored.is_known
             return stored if is_known else Refusal(Reason.NOT_IN_CACHE, messages.not_kept(url))
