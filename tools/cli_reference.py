@@ -24,6 +24,9 @@ INTRODUCTION = """\
 
 [Exit codes](exit-codes.md) and [JSON output](json.md) have their own pages. Log lines (JSON, see [logs](logs.md)) are
 shown from the level warn on, or from the level that `--log-level`, `LOG_LEVEL` or a settings file sets.
+
+If an option with one value is given twice, the last one applies. Two values of an option that names a file or a job
+are an error (exit code 2), because one of the files would stay empty. An option that can be repeated says so.
 """
 
 

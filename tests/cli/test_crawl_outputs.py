@@ -96,7 +96,7 @@ def test_a_crawl_ends_when_its_reader_has_had_enough_and_says_so(shell: Shell, s
     linked(site, 60)
 
     done = shell.bash(f"curtsy crawl {site.url('/')} --jsonl - --job mine --main-text plain | head -n 1")
-    again = shell("crawl", site.url("/"), "--jsonl", "-", "--job", "mine", "--json", "--jsonl", "rest.jsonl")
+    again = shell("crawl", site.url("/"), "--job", "mine", "--json", "--jsonl", "rest.jsonl")
 
     assert done.code == 74
     assert json.loads(done.out)["url"] == site.url("/")

@@ -7,10 +7,13 @@ from collections.abc import Callable
 import click
 import pytest
 
-from curtsy.cli.command import byte_count, duration, header
+from curtsy.cli.command import Once, byte_count, duration, header
 from curtsy.cli.console import plain, size
 from curtsy.cli.context import Exit, exit_for, worst
+from curtsy.cli.crawl import crawl
 from curtsy.core.errors import Reason
+from tests.cli.shell import Shell
+from tests.support.site import Site
 from tests.support.snapshot import Snapshot
 
 
@@ -97,3 +100,48 @@ def test_sizes_are_said_as_people_do() -> None:
     assert [size(count) for count in (0, 1023, 1536, 200 * 1024, 5 << 30)] == [
         "0 B", "1023 B", "1.5 KB", "200 KB", "5.0 GB"
     ]  # fmt: skip
+
+
+ONE_VALUE = [
+    ("crawl", "--jsonl"), ("crawl", "--csv"), ("crawl", "--warc"), ("crawl", "--parquet"), ("crawl", "--out"),
+    ("crawl", "--mirror"), ("crawl", "--skipped"), ("crawl", "--job"), ("crawl", "-i"), ("get", "-o"), ("get", "-i"),
+    ("download", "-o"), ("robots", "-i"), ("why", "-i"), ("status", "-i"),
+]  # fmt: skip
+"""Options that name a file or a job."""
+
+
+@pytest.mark.parametrize(("command", "option"), ONE_VALUE, ids=lambda word: word.strip("-"))
+def test_two_files_for_one_option_are_refused_because_one_would_be_ignored(
+    shell: Shell, command: str, option: str
+) -> None:
+    """Issue 18: a second `--jsonl` replaced the first one silently"""
+    done = shell(command, option, "first", option, "second", "http://127.0.0.1:1/")
+
+    assert done.code == 2
+    assert [word in done.err for word in ("first", "second")] == [True, True]
+    assert list(shell.project.iterdir()) == []
+
+
+def test_each_option_that_names_an_output_is_one_of_these() -> None:
+    """Issue 18: a new one has the same rule"""
+    options = [each for each in crawl.params if isinstance(each, click.Option) and each.metavar in ("FILE", "DIR")]
+
+    assert {each.name for each in options if not isinstance(each, Once)} == {"config"}
+
+
+def test_an_option_given_twice_with_one_value_is_given_once(shell: Shell, site: Site) -> None:
+    """Issue 18"""
+    site.page("/", "x")
+
+    done = shell("get", site.url("/"), "-o", "page", "-o", "page")
+
+    assert (done.code, (shell.project / "page").read_text()) == (0, "x")
+
+
+@pytest.mark.parametrize("option", ["--csv", "--warc", "--parquet", "--out", "--mirror", "--skipped"])
+def test_only_json_lines_go_to_standard_output(shell: Shell, option: str) -> None:
+    """Issue 18: it would be a file named -"""
+    done = shell("crawl", "http://127.0.0.1:1/", option, "-")
+
+    assert (done.code, list(shell.project.iterdir())) == (2, [])
+    assert "--jsonl" in done.err

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curtsy.core.errors import NotWritten, PolicyError, StoreError
-from curtsy.crawling.outputs import open_output
+from curtsy.crawling.outputs import open_output, open_outputs
 from curtsy.crawling.outputs.check import check_output
 from curtsy.crawling.outputs.folder import Folder
 from curtsy.crawling.outputs.jsonlines import JsonLines
@@ -421,3 +421,16 @@ def test_an_output_that_is_none_is_an_error_that_lists_them(text: str, inside: P
 
     listed = re.findall(r"\w+:PATH", str(told.value))
     assert listed == [f"{kind}:PATH" for kind in ("jsonl", "warc", "parquet", "csv", "folder", "mirror", "skipped")]
+
+
+@pytest.mark.parametrize("kinds", [("jsonl", "jsonl"), ("jsonl", "skipped"), ("folder", "mirror"), ("csv", "jsonl")])
+def test_two_outputs_to_one_path_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, str]
+) -> None:
+    """Issue 18: each would truncate what the other has written"""
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(PolicyError) as refused:
+        open_outputs([f"{kinds[0]}:{tmp_path / 'pages'}", f"{kinds[1]}:./pages"])
+
+    assert str(tmp_path / "pages") in str(refused.value)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from copy import copy
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from curtsy.cli.context import GLOBAL_OPTIONS, CommandContext
+from curtsy.core.escape import visible
 from curtsy.system.startup import raise_on_interrupt
 
 
@@ -25,6 +27,31 @@ class OneName(click.Option):
         only = copy(self)
         only.opts = self.opts[:1]
         return click.Option.get_help_record(only, ctx)
+
+
+class Once(click.Option):
+    """Option with one value, such as an output file. Two values are a usage error, because one of them would be lost.
+
+    Of other options with one value, the last one applies, so that an alias can be overridden.
+    """
+
+    def __init__(self, *arguments: Any, **attributes: Any) -> None:
+        super().__init__(*arguments, **{**attributes, "multiple": True})
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """Return the value; None without one. Raises UsageError for several."""
+        given = tuple(dict.fromkeys(super().process_value(ctx, value)))
+        if len(given) > 1:
+            values = " and ".join(map(visible, map(str, given)))
+            raise click.UsageError(
+                f"{self.opts[-1]} takes one value, and was given {values}. Leave one of them out.", ctx
+            )
+        return given[0] if given else None
+
+
+def once(*names: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare an option of the class Once."""
+    return click.option(*names, cls=Once, **attributes)
 
 
 Examples = Sequence[tuple[str, str]]
@@ -192,6 +219,17 @@ def byte_count(text: str) -> int:
     return int(float(found[1]) * _SIZES[found[2].lower()])
 
 
+def path_name(text: str) -> str:
+    """Parse the path of an output that cannot be standard output. Raises BadParameter."""
+    if text == "-":
+        raise click.BadParameter("only --jsonl writes to standard output. Give a path; ./- is a file of that name.")
+    return text
+
+
+OUTPUT = partial(once, type=path_name, metavar="FILE")
+"""Declaration of an output that is a file, or a folder with another `metavar`."""
+
+
 def worker_count(text: str | int) -> int | Literal["auto"]:
     """Parse a number of worker processes, or `auto`. Raises BadParameter."""
     if text == "auto":
@@ -286,9 +324,7 @@ DOMAINS = click.argument(
     "domains", metavar="DOMAIN...", type=host_name, shell_complete=known_hosts, nargs=-1, required=True
 )
 JSON = click.option("--json", "is_json", is_flag=True, help="Write JSON.")
-INPUT = click.option(
-    "-i", "--input", "source", metavar="FILE", help="Read URLs from a file, one per line; - for stdin."
-)
+INPUT = once("-i", "--input", "source", metavar="FILE", help="Read URLs from a file, one per line; - for stdin.")
 EXTRACT = click.option(
     "--extract", multiple=True, metavar="NAME=CSS",
     help="Extract a field: 'title=h1', 'links[]=a::url(href)'; repeatable.",

@@ -19,6 +19,7 @@ from curtsy.cli.command import (
     EXTRACT,
     INPUT,
     NO_CACHE,
+    OUTPUT,
     RENDER,
     OneName,
     byte_count,
@@ -28,6 +29,7 @@ from curtsy.cli.command import (
     job_name,
     known_hosts,
     known_jobs,
+    once,
     selectors,
     worker_count,
 )
@@ -150,15 +152,15 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
 @click.option("--sitemaps", is_flag=True, default=None, help="Read sitemaps for URLs.")
 @click.option("--max-sitemaps", type=ANY, metavar="N", help="Sitemaps of each site at most (1000).")
 @click.option("--files", multiple=True, metavar="TYPE", help="Also fetch files: .pdf, .csv … or all; repeatable.")
-@click.option("--mirror", metavar="DIR", help="Write a copy of the site to browse offline, with what its pages need.")
+@OUTPUT("--mirror", metavar="DIR", help="Write a copy of the site to browse offline, with what its pages need.")
 @click.option(
     "--requisites", type=click.Choice(["none", "site", "any"]), metavar="WHICH",
     help="Fetch what pages need: none (default), site (with --mirror), any (of other sites too).",
 )  # fmt: skip
-@click.option("--out", metavar="DIR", help="Write each body as a file, with a .meta.json beside it.")
-@click.option("--jsonl", metavar="FILE", help="Write a JSON line for each page; - for standard output.")
-@click.option("--csv", metavar="FILE", help="Write a table (CSV) with a row for each page.")
-@click.option("--parquet", metavar="FILE", help="Write Parquet files, named after FILE and numbered.")
+@OUTPUT("--out", metavar="DIR", help="Write each body as a file, with a .meta.json beside it.")
+@once("--jsonl", metavar="FILE", help="Write a JSON line for each page; - for standard output.")
+@OUTPUT("--csv", help="Write a table (CSV) with a row for each page.")
+@OUTPUT("--parquet", help="Write Parquet files, named after FILE and numbered.")
 @EXTRACT
 @click.option(
     "--body", type=click.Choice(["text", "base64"]), metavar="FORM",
@@ -168,15 +170,15 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
     "--main-text", type=click.Choice(["plain", "trafilatura"]), metavar="HOW",
     help="Extract the main text: plain or trafilatura.",
 )  # fmt: skip
-@click.option("--warc", metavar="FILE", help="Write a WARC archive, such as site.warc.gz.")
-@click.option("--skipped", metavar="FILE", help="Write a table (CSV) of URLs without a page, with reasons.")
+@OUTPUT("--warc", help="Write a WARC archive, such as site.warc.gz.")
+@OUTPUT("--skipped", help="Write a table (CSV) of URLs without a page, with reasons.")
 @click.option("--part-size", type=byte_count, metavar="SIZE", help="Size of a part of Parquet or of a URL (128M).")
 @click.option("--part-time", type=duration, metavar="TIME", help="Time after which such a part is stored (15m).")
 @click.option(
     "--durable", "is_durable", is_flag=True,
     help="Mark pages as done only when they are on the disk, or stored at their URL.",
 )  # fmt: skip
-@click.option(
+@once(
     "--job", type=job_name, shell_complete=known_jobs, metavar="NAME",
     help="Save the state under this name or in ./FOLDER; without it, the job is named after the first URL.",
 )  # fmt: skip

@@ -27,6 +27,7 @@ from curtsy.cli.command import (
     command,
     duration,
     header,
+    once,
     selectors,
 )
 from curtsy.cli.context import CommandContext, Exit, exit_for, run, worst
@@ -58,7 +59,7 @@ CONCURRENCY = 32
     ("curtsy get --deadline 20s https://example.org/", "Within 20 s; fail at once if that is impossible."),
 )
 @click.argument("urls", metavar="URL...", nargs=-1)
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the page to this file.")
+@once("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the page to this file.")
 @click.option("-I", "--head", "is_head", is_flag=True, help="Send HEAD, and show the headers.")
 @click.option("--raw", "is_raw", is_flag=True, help="Write control characters to a terminal unescaped.")
 @click.option("--json", "is_json", is_flag=True, help="Write the result of each fetch as a JSON line, not its body.")
@@ -352,9 +353,7 @@ class _Target:
     ("curtsy download --json https://example.org/data.zip -o data.zip | jq -r .sha256", "Its checksum."),
 )
 @click.argument("url", metavar="URL")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Path of the file."
-)
+@once("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Path of the file.")
 @click.option("--max-size", type=byte_count, metavar="SIZE", default="1G", help="Maximum size (1G).")
 @click.option(
     "--deadline", type=duration, metavar="TIME", help="Time for the whole download, including waits: 20s, 5m."

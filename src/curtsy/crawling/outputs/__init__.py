@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from curtsy.core.errors import PolicyError
 from curtsy.core.masking import mask_url
 from curtsy.crawling.outputs.part_storage import is_url
-from curtsy.crawling.outputs.protocol import Output
+from curtsy.crawling.outputs.protocol import FileOutput, Output
 from curtsy.engine.arguments import wrong
 from curtsy.stores.url import check_path
 
@@ -101,12 +101,22 @@ def open_output(
 
 
 def open_outputs(outputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Output]) -> list[Output]:
-    """Return the outputs to write to. A path becomes an output by its ending. Raises PolicyError."""
+    """Return the outputs to write to. A path becomes an output by its ending. Raises PolicyError.
+
+    Two outputs to one path are refused, because each would truncate what the other has written.
+    """
     if isinstance(outputs, str | os.PathLike):
         return [open_output(os.fspath(outputs))]
     if isinstance(outputs, bytes) or not isinstance(outputs, Iterable):
         raise wrong("outputs", outputs, "a path such as 'pages.jsonl', or a list of paths and outputs")
-    return [_opened(f"outputs[{index}]", each) for index, each in enumerate(outputs)]
+    found = [_opened(f"outputs[{index}]", each) for index, each in enumerate(outputs)]
+    known: set[str] = set()
+    for each in found:
+        if isinstance(each, FileOutput):
+            if each.shown in known:
+                raise PolicyError(f"two outputs write to {each.shown}. Give each a path of its own.")
+            known.add(each.shown)
+    return found
 
 
 def _opened(name: str, given: str | os.PathLike[str] | Output) -> Output:
