@@ -46,6 +46,18 @@ def test_a_store_that_does_not_answer_is_told_soon_and_the_command_ends_in_time(
     assert MAX_OUTAGE == 60
 
 
+def test_the_last_line_of_a_deadline_in_an_outage_names_the_store(shell: Shell, site: Site, snapshot: Snapshot) -> None:
+    """Issue 18: it named the pace of the host; the exit code is that of a temporary error"""
+    if reason := redis_available():
+        pytest.skip(reason)
+    with RedisServer() as server, ends_within(20):
+        server.pause()
+        done = shell("get", site.url("/"), "--deadline", "1s", CURTSY_STORE=f"{server.url}?timeout=0.3")
+
+    assert (done.code, done.out, site.journal) == (75, "", [])
+    snapshot(done.err.splitlines()[-1])
+
+
 def test_each_step_is_told_when_asked_for_and_why_the_first_page_takes_a_moment(
     shell: Shell, site: Site, snapshot: Snapshot
 ) -> None:

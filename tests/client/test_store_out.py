@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 
 from curtsy.client import AsyncClient, session_of
+from curtsy.core import messages
+from curtsy.core.decision import Late
 from curtsy.core.errors import PolicyError, Reason
+from curtsy.core.result import FetchResult
 from curtsy.core.statistics import summed
+from curtsy.core.url import Url, parse_url
 from curtsy.engine.counters import read_statistics
 from curtsy.limits import RateLimiter
 from curtsy.stores import open_store
@@ -38,6 +42,13 @@ def client(server: RedisServer, **given: Any) -> AsyncClient:
         store=f"{server.url}?timeout={TIMEOUT}", cache=False, allow_private=True, user_agent=AGENT,
         **{**UNPACED, "respect_robots": False, **given},
     )  # fmt: skip
+
+
+def names_the_store(late: FetchResult) -> bool:
+    """Whether the message of a late fetch is that of a store that does not answer, and not that of a pace."""
+    url = parse_url(late.url)
+    assert isinstance(url, Url)
+    return late.message == messages.late(url, Late(0.0, is_store_out=True))
 
 
 @contextlib.contextmanager
@@ -66,6 +77,7 @@ async def test_no_request_is_sent_until_the_store_answers(
             results = await asyncio.gather(*waiting)
 
     assert late.reason is Reason.DEADLINE
+    assert names_the_store(late)
     assert all(result.ok for result in results)
     assert site.count() == 4
     assert len([each for each in caplog.records if each.levelno == logging.WARNING]) == 1
@@ -85,6 +97,7 @@ async def test_a_client_that_starts_in_an_outage_waits(site: Site, server: Redis
     await second.close()
 
     assert late.reason is Reason.DEADLINE
+    assert names_the_store(late)
     assert result.reason is Reason.DOMAIN_BUDGET_EXCEEDED
     assert site.count() == 1
 
@@ -134,6 +147,22 @@ async def test_alone_uses_the_share_of_the_limits(site: Site, server: RedisServe
             results = [await web.fetch(site.url(f"/{number}")) for number in range(3)]
 
     assert [result.ok for result in results] == [True, True, False]
+
+
+@pytest.mark.parametrize(("deadline", "fetches"), [(TIMEOUT / 2, 1), (3 * TIMEOUT, 3)], ids=["first attempt", "later"])
+@pytest.mark.parametrize("respects", [False, True], ids=["page", "robots.txt"])
+async def test_a_deadline_in_an_outage_names_the_store(
+    site: Site, server: RedisServer, deadline: float, fetches: int, respects: bool
+) -> None:
+    """Issue 18: each of several waiters, and also if the first attempt is longer than the deadline"""
+    async with client(server, respect_robots=respects) as web:
+        with out(server):
+            urls = [site.url(f"/{number}") for number in range(fetches)]
+            late = await asyncio.gather(*(web.fetch(url, deadline=deadline) for url in urls))
+
+    assert {each.reason for each in late} == {Reason.DEADLINE}
+    assert all("store" in each.message for each in late)
+    assert site.journal == []
 
 
 @pytest.mark.parametrize(("given", "allowed"), [(None, 2), (0.5, 4)])

@@ -230,10 +230,10 @@ def _summary(result: FetchResult) -> str:
 
 
 def _told(result: FetchResult) -> str:
-    """Return the message of a failure, with the time of a retry if that is known."""
+    """Return the message of a failure, with the time of a retry if that is known and at least a second."""
     from curtsy.core.time import span
 
-    if result.retry_after is None or span(result.retry_after) in result.message:
+    if result.retry_after is None or result.retry_after < 1.0 or span(result.retry_after) in result.message:
         return result.message
     return f"{result.message.removesuffix(' Try again later.')} Try again in {span(result.retry_after)}."
 

@@ -73,6 +73,9 @@ class Late(msgspec.Struct, frozen=True, gc=False):
     needed: float
     """Minimum wait in seconds."""
 
+    is_store_out: bool = False
+    """True if the store did not answer before the deadline."""
+
 
 Decision = Go | Wait | No
 

@@ -243,7 +243,7 @@ class FetchState(msgspec.Struct):
 def not_admitted(url: Url, policy: Policy, answer: No | Late) -> Refusal:
     """Return the refusal that corresponds to the gate's decision."""
     if isinstance(answer, Late):
-        return Refusal(Reason.DEADLINE, messages.late(url, answer.needed), answer.needed)
+        return Refusal(Reason.DEADLINE, messages.late(url, answer), answer.needed)
     cause = messages.opened_by(answer.opened_by) if answer.opened_by else ""
     return Refusal(answer.reason, messages.refused(url, policy, answer), answer.retry_after, cause)
 

@@ -11,7 +11,7 @@ from curtsy.core.masking import mask_url
 from curtsy.core.time import SECOND, span
 
 if TYPE_CHECKING:
-    from curtsy.core.decision import No
+    from curtsy.core.decision import Late, No
     from curtsy.core.host import Host
     from curtsy.core.policy import Policy
     from curtsy.core.request import Failure
@@ -93,11 +93,16 @@ def opened_by(cause: str) -> str:
     return f"{words} ({detail if detail.isdecimal() else describe(detail).what})" if detail else words
 
 
-def late(url: Url, needed: float | None) -> str:
+def late(url: Url, answer: Late | None) -> str:
     """Describe a deadline that cannot be met; None: one that passed before robots.txt was fetched."""
+    if answer is not None and answer.is_store_out:
+        return (
+            f"not fetching {url.text} in time: the store with the limits of {url.domain} did not answer before the "
+            "deadline. Check the store, allow more time, or try again later."
+        )
     why = "the deadline passed before its robots.txt was fetched"
-    if needed is not None:
-        why = f"its request is allowed in {span(needed)} at the earliest, after the deadline"
+    if answer is not None:
+        why = f"its request is allowed in {span(answer.needed)} at the earliest, after the deadline"
     return f"not fetching {url.text} in time: {why}. Allow more time, or try again later."
 
 

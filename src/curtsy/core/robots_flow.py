@@ -33,7 +33,7 @@ def rules_for(request: Request, policy: Policy, state: FetchState) -> Flow[Rules
         if isinstance(claim, Known):
             return claim.rules
         if isinstance(claim, Late):
-            return Refusal(Reason.DEADLINE, messages.late(url, claim.needed), claim.needed)
+            return Refusal(Reason.DEADLINE, messages.late(url, claim), claim.needed)
         assert isinstance(claim, Claimed)
         earlier = claim.rules if claim.rules is not None and claim.rules.text else None
         found = yield from _robots_txt(request, policy, state)

@@ -323,7 +323,7 @@ class AsyncCrawl:
     def _outlasting(self) -> contextlib.AbstractContextManager[None]:
         """Return a context that waits for the server of a shared job, so that a worker can start during an outage."""
         return self.frontier.outlast(
-            min(LONGEST_OUTAGE, self.options.patience),
+            min(LONGEST_OUTAGE, self.options.patience, self.options.max_time or LONGEST_OUTAGE),
             lambda error: _log.warning(f"{error} The crawl starts when the server answers."),
         )
 

@@ -279,7 +279,7 @@ class _Admission:
             if ahead and self._until is not None:
                 needed = yield Update(self._key, request.foresee(ahead, more))
                 if needed > self._until - self._timers.now():
-                    return Late(needed)
+                    return Late(needed, self._gate.driver.store.is_waiting)
             answer: Answer | None = None
             while answer is None:
                 answer = self._refused()
@@ -311,8 +311,8 @@ class _Admission:
     def _wait_for_turn(self) -> Procedure[Late | None]:
         left = self._time_left()
         if left is not None and left <= 0:
-            ahead, more = self._queues.ahead(self._key, self._waiter)
-            return Late((yield Update(self._key, self._request.foresee(ahead, more))))
+            foreseen = self._request.foresee(*self._queues.ahead(self._key, self._waiter))
+            return Late((yield Update(self._key, foreseen)), self._gate.driver.store.is_waiting)
         if self._queues.tidy(self._key):
             left = LOOK_AGAIN if left is None else min(left, LOOK_AGAIN)
         yield Sleep(self._waiter, left)
@@ -398,7 +398,7 @@ class _Admission:
             if because in HELD:
                 needed = yield Update(key, self._request.foresee(0, self._request.count - 1))
             if needed > left or left <= 0:
-                return Late(needed or POLL)
+                return Late(needed or POLL, because == OUTAGE)
         if because in HELD and self._queues.held(key) < (policy.concurrency or 1):
             seconds = min(seconds, POLL * (0.5 + self._gate.roll()))
         if seconds >= LOGGED and _log.hears(logging.DEBUG):

@@ -216,7 +216,7 @@ class StoreDriver:
         except TimeoutError:
             if not limit.expired():
                 raise
-            return Late(0.0)
+            return Late(0.0, is_store_out=True)
 
 
 async def _quiet(work: Coroutine[Any, Any, Any]) -> None:
