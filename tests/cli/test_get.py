@@ -165,6 +165,25 @@ def test_a_scheme_without_its_colon_is_no_host(shell: Shell, words: tuple[str, .
     assert "no scheme" in done.err
 
 
+@pytest.mark.parametrize("command", ["get", "download"])
+def test_a_file_that_is_replaced_is_told(shell: Shell, site: Site, snapshot: Snapshot, command: str) -> None:
+    """Issue 18: as curl -o and wget -O do, but with a word"""
+    site.page("/a", "new")
+    site.reply("/missing", Reply(404))
+    words = (command, "--no-cache") if command == "get" else (command,)
+
+    first = shell(*words, site.url("/a"), "-o", "file")
+    (shell.project / "file").write_text("old")
+    failed = shell(*words, site.url("/missing"), "-o", "file")
+    between = (shell.project / "file").read_text()
+    again = shell(*words, site.url("/a"), "-o", "file")
+
+    assert (first.code, failed.code, again.code) == (0, 22, 0)
+    assert (between, (shell.project / "file").read_text()) == ("old", "new")
+    assert (len(again.err) > len(first.err), "file" in again.err) == (True, True)
+    snapshot(again.err)
+
+
 COMMANDS = (("get",), ("crawl",), ("why", "--ask"), ("robots",), ("download", "-o", "x"))
 """Commands that take a URL."""
 

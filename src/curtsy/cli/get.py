@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from curtsy.core.result import FetchResult
     from curtsy.engine.download import DownloadResult
 
+REPLACED = "An existing file is replaced when the new one is complete."
+"""Rule for the file of -o: that of `curl -o` and `wget -O`. An output of a crawl is continued instead, so a foreign
+file is refused there."""
+
 CONCURRENCY = 32
 """Maximum number of URLs in flight. A result waits for its place in the output."""
 
@@ -59,7 +63,9 @@ CONCURRENCY = 32
     ("curtsy get --deadline 20s https://example.org/", "Within 20 s; fail at once if that is impossible."),
 )
 @click.argument("urls", metavar="URL...", nargs=-1)
-@once("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the page to this file.")
+@once(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help=f"Write the page to this file. {REPLACED}"
+)
 @click.option("-I", "--head", "is_head", is_flag=True, help="Send HEAD, and show the headers.")
 @click.option("--raw", "is_raw", is_flag=True, help="Write control characters to a terminal unescaped.")
 @click.option("--json", "is_json", is_flag=True, help="Write the result of each fetch as a JSON line, not its body.")
@@ -343,7 +349,10 @@ class _Target:
             self._file.close()
         if self._aside is not None and self._path is not None:
             if self._is_kept and kind is None:
+                is_there = self._path.exists()
                 self._aside.replace(self._path)
+                if is_there:
+                    console.say(f"replaced the earlier {self._path}.")
             else:
                 self._aside.unlink(missing_ok=True)
 
@@ -353,7 +362,10 @@ class _Target:
     ("curtsy download --json https://example.org/data.zip -o data.zip | jq -r .sha256", "Its checksum."),
 )
 @click.argument("url", metavar="URL")
-@once("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Path of the file.")
+@once(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", required=True,
+    help=f"Path of the file. {REPLACED}",
+)  # fmt: skip
 @click.option("--max-size", type=byte_count, metavar="SIZE", default="1G", help="Maximum size (1G).")
 @click.option(
     "--deadline", type=duration, metavar="TIME", help="Time for the whole download, including waits: 20s, 5m."
@@ -377,6 +389,7 @@ def download(
         raise click.UsageError(f"{output} is a device, pipe or socket. Give -o a file.")
     make_folder(output)
     [url] = complete_urls(given, [url], allow_http)
+    is_there = output.exists()
     saving = {"max_size": max_size, "deadline": deadline, "decode": decode}
     result = run(lambda: _download(given, url, output, is_verbose, cookies, saving))
     if is_json:
@@ -386,7 +399,8 @@ def download(
         console.say(result.message)
     elif not is_json:
         resumed = f", {console.size(result.resumed_at)} of it from an earlier attempt" if result.resumed_at else ""
-        console.say(f"{output}: {console.size(result.size)}{resumed}, SHA-256 {result.sha256}.")
+        replaced = ", in place of the earlier file" if is_there else ""
+        console.say(f"{output}: {console.size(result.size)}{resumed}{replaced}, SHA-256 {result.sha256}.")
     return exit_for(result.reason, result.retry_after)
 
 
