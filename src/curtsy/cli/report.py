@@ -19,7 +19,7 @@ from rich.text import Text
 
 from curtsy.cli import console
 from curtsy.cli.context import Exit
-from curtsy.core.crawl_messages import LIMITS, describe, reached, roughly
+from curtsy.core.crawl_messages import LIMITS, STORE_IS_OUT, describe, reached, roughly
 from curtsy.core.errors import CurtsyError, Reason
 from curtsy.core.masking import mask_url
 from curtsy.core.time import span
@@ -142,6 +142,7 @@ def open_display(is_live: bool) -> Iterator[LineDisplay]:
 
 async def watch(crawl: AsyncCrawl, display: LineDisplay, every: float) -> CrawlSummary:
     """Run a crawl and display it; return its summary, also if an output failed."""
+    crawl.is_reported = True
     running = asyncio.ensure_future(crawl.run())
     try:
         while not running.done():
@@ -334,7 +335,8 @@ def end_message(summary: CrawlSummary, options: Mapping[str, Any]) -> str:
     forms = {"max_pages": "{:,}".format, "max_time": span, "max_bytes": console.size}
     if (form := forms.get(summary.ended)) is None:
         return summary.message
-    return reached(LIMITS[summary.ended], form(options[summary.ended]))
+    whole = reached(LIMITS[summary.ended], form(options[summary.ended]))
+    return f"{whole} {STORE_IS_OUT}" if summary.message.endswith(STORE_IS_OUT) else whole
 
 
 def resume_hint(summary: CrawlSummary, job: str) -> str | None:
@@ -382,4 +384,6 @@ def exit_of(summary: CrawlSummary, seeds: Sequence[str], is_interrupted: bool, i
         return Exit.BAD_STATUS if is_answered and len(seeds) == 1 else Exit.ERROR
     if totals.skipped:
         return Exit.REFUSED
+    if summary.message.endswith(STORE_IS_OUT):
+        return Exit.LATER
     return Exit.FINE if summary.ended == "done" else Exit.ERROR  # no URL was fetched, failed or skipped

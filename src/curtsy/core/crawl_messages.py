@@ -191,7 +191,7 @@ _DESCRIPTIONS: dict[str, Description] = {
     Reason.DOMAIN_DENIED: Description("on the denylist", "Remove the host from the denylist to fetch it."),
     Reason.PATH_DENIED: Description("path denied by the settings", "Change deny_paths to fetch it."),
     Reason.ADDRESS_REFUSED: Description(
-        "private or unreachable address", "--allow-private permits it, for sites of your own."
+        "private or unreachable address", "Set allow_private (--allow-private) if it is a site of your own."
     ),
     Reason.ROBOTS_DISALLOWED: Description(
         "disallowed by robots.txt", "Ask the site's owner, or exclude it with --skip."
@@ -290,6 +290,26 @@ def column_missing(path: str, name: str) -> str:
     return (
         f"{path} has no column for the field {name}, because its first page had none. Return the same fields for each "
         "page, or use JSON lines."
+    )
+
+
+STORE_IS_OUT = "The store of the limits does not answer: check it, then resume."
+"""Addition to the end of a crawl that waited for its store when it ended."""
+
+
+def seeds_without_page(reasons: Sequence[tuple[str, str]], seeds: int) -> str:
+    """Describe start URLs without a page. `reasons` has each of them with its reason, `seeds` is the number of all."""
+    (url, reason), count = reasons[0], len(reasons)
+    whole = "" if seeds <= 1 else f" ({count:,} of {seeds:,} start URLs)"
+    found = describe(reason)
+    return f"no page from {mask_url(url)}{whole}: {found.what}. {found.advice}".rstrip()
+
+
+def nothing_new(job: str, pages: int) -> str:
+    """Describe a run of a finished job without a new page. `pages` is the number of pages of earlier runs."""
+    return (
+        f"no page was fetched: the job {job} is finished, and has {_pages(pages)} of earlier runs. Restart it "
+        "(restart=True, --restart) to fetch them again."
     )
 
 

@@ -26,7 +26,7 @@ from curtsy.crawling.frontier.protocol import AsyncFrontier, HostQueue
 from curtsy.crawling.jobs import COMMAND, EXTRACT, WorkerId, check_extract, check_seeds, extract_note, pages_in
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs.protocol import Output
-from curtsy.crawling.progress import CrawlSnapshot, CrawlSummary, CrawlTotals, HostProgress
+from curtsy.crawling.progress import CrawlSnapshot, CrawlSummary, CrawlTotals, Ended, HostProgress, shortfall
 from curtsy.crawling.results import CrawledPage
 from curtsy.crawling.seeds import Given, Seeds
 from curtsy.crawling.worker_pool import CLOSING, HASTY, WorkerPool
@@ -93,6 +93,8 @@ class AsyncCrawl:
         self._publisher = CrawlPublisher(self._session, job, name, lambda: self.seeds, self.snapshot)
         self._queues: list[HostQueue] = []
         """Host queues at the last snapshot. After the end: the remaining queues."""
+        self.is_reported = False
+        """True if the caller shows the summary, so that no warning is logged about missing pages."""
         self._main: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
         self._is_opened = self._is_closed = False
@@ -345,6 +347,15 @@ class AsyncCrawl:
             await self._report()
         if self._crawler.failure is not None:
             raise self._crawler.failure
+        self._warn(self.summary)
+
+    def _warn(self, summary: CrawlSummary) -> None:
+        """Log once why start URLs have no page, or why there is none at all: a loop over the pages is silent then."""
+        if self.is_reported or self._crawler.stopping is not None:
+            return
+        message = shortfall(summary, self.seeds, self._committer.before, self._job)
+        if message is not None and not (self.is_shared and summary.ended is Ended.DONE):  # others may have fetched all
+            _log.notice(message)
 
     async def _measure(self) -> None:
         while True:

@@ -20,6 +20,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from curtsy.core.crawl_messages import STORE_IS_OUT
 from curtsy.core.errors import CurtsyError, NotWritten, PolicyError, Reason
 from curtsy.core.time import span
 from curtsy.crawling.channel import Forget
@@ -471,6 +472,8 @@ class Crawler:
         resume_in = self._due if ended is Ended.LATER and self.failure is None else None
         deaths = 0 if self._pool is None else self._pool.deaths
         message = end_message(ended, self._limits, self._due, self.failure)
+        if self._session.store.is_waiting and self.failure is None:
+            message += f" {STORE_IS_OUT}"
         totals, outputs = self._committer.final(elapsed), self._committer.written()
         summary = CrawlSummary(ended, totals, left, resume_in, reasons, message, outputs, deaths)
         _log.info(message, **summary.as_dict())

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from itertools import islice
 from typing import Any
 
 import msgspec
 
-from curtsy.core.crawl_messages import crawl_end, describe, reached
+from curtsy.core.crawl_messages import crawl_end, describe, nothing_new, reached, seeds_without_page
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.time import span
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, HostQueue
@@ -45,6 +45,22 @@ def end_message(
     if most is None:
         return crawl_end(ended, due)
     return reached(ended, span(most) if ended is Ended.MAX_TIME else most)
+
+
+def shortfall(summary: CrawlSummary, seeds: Collection[str], before: CrawlTotals, job: str) -> str | None:
+    """Return why start URLs have no page, or why a run has none at all; None if neither is the case.
+
+    `before` are the totals of earlier runs, and `job` is the name of the job, or empty.
+    """
+    known = set(seeds)
+    lost = [(url, why) for url, why in summary.reasons.items() if url in known or why == Reason.INVALID_URL]
+    if lost:
+        return seeds_without_page(lost, len(known))
+    if summary.totals.pages > before.pages:
+        return None
+    if summary.ended is Ended.DONE and job and before.pages:
+        return nothing_new(job, before.pages)
+    return f"no page was fetched. {summary.message}"
 
 
 class CrawlTotals(msgspec.Struct):

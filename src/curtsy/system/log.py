@@ -270,9 +270,26 @@ class LibraryLogger:
         """Log a failure."""
         self._log(logging.ERROR, msg, fields)
 
+    def notice(self, msg: str, /) -> None:
+        """Log a warning that a program without any log handler shows, too, as the standard library does by default."""
+        last = logging.lastResort
+        if last is None or _has_handler(self._logger) or not self._logger.isEnabledFor(logging.WARNING):
+            self._log(logging.WARNING, msg, {})
+        else:
+            last.handle(self._logger.makeRecord(self._logger.name, logging.WARNING, "", 0, _Message(msg, {}), (), None))
+
     def _log(self, level: int, msg: str, fields: dict[str, Any]) -> None:
         if self._logger.isEnabledFor(level):
             self._logger.log(level, _Message(msg, fields), stacklevel=3)
+
+
+def _has_handler(logger: logging.Logger | None) -> bool:
+    """Return whether the program handles the records of a logger; the NullHandler of a library does not count."""
+    while logger is not None:
+        if any(not isinstance(each, logging.NullHandler) for each in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
 
 
 def library_logger(name: str) -> LibraryLogger:
