@@ -239,3 +239,34 @@ def test_old_crawls_without_a_name_are_removed(nothing_from_outside: None) -> No
 
     left = {path.name for path in jobs_folder().iterdir()}
     assert left == {"named", "n119", "now", "recent", *(f"n{number}" for number in range(98))}
+
+
+def test_a_crawl_that_resumes_after_a_kill_says_until_when_the_slot_of_the_dead_request_is_held(
+    shell: Shell, site: Site, snapshot: Snapshot
+) -> None:
+    """Issue 18: nothing was requested for up to 35 s, without a word; F9"""
+    linked(site, 3)
+    site.reply("/p/1", hang())
+    command = ("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl")
+    process = shell.start(*command)
+    block_until(lambda: site.count("/p/1"))
+    process.kill()
+    process.communicate()
+    before = site.count()
+
+    done = shell(*command, "--max-time", "1s")
+
+    told = line_with(done.err, f"127.0.0.1:{site.port}", "killed while")
+    assert 20 <= numbers(told.rpartition("leaves in")[2])[0] <= 35
+    assert site.count() == before
+    snapshot(told)
+
+
+def test_a_crawl_that_resumes_without_a_request_in_flight_says_nothing_of_slots(shell: Shell, site: Site) -> None:
+    """Issue 18"""
+    linked(site, 3)
+    shell("crawl", site.url("/"), "--job", "mine", "--max-pages", "2")
+
+    done = shell("crawl", site.url("/"), "--job", "mine")
+
+    assert (done.code, "in flight" in done.err) == (0, False)

@@ -48,7 +48,7 @@ def names_the_store(late: FetchResult) -> bool:
     """Whether the message of a late fetch is that of a store that does not answer, and not that of a pace."""
     url = parse_url(late.url)
     assert isinstance(url, Url)
-    return late.message == messages.late(url, Late(0.0, is_store_out=True))
+    return late.message == messages.late(url, Late(0.0, "outage"))
 
 
 @contextlib.contextmanager

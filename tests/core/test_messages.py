@@ -51,7 +51,9 @@ def all_messages() -> dict[Reason, list[str]]:
         Reason.PATH_DENIED: [messages.path_denied(PAGE, "/private")],
         Reason.ROBOTS_DISALLOWED: [messages.disallowed(PAGE, verdict, "curtsy")],
         Reason.ROBOTS_UNREACHABLE: [messages.disallowed(PAGE, UNREACHABLE, "curtsy")],
-        Reason.DEADLINE: [messages.late(PAGE, late) for late in (Late(12.0), Late(0.5, is_store_out=True), None)],
+        Reason.DEADLINE: [
+            messages.late(PAGE, late) for late in (Late(12.0), Late(33.0, "in_flight"), Late(0.5, "outage"), None)
+        ],
         Reason.NOT_IN_CACHE: [messages.not_kept(PAGE)],
         Reason.RECORD_TOO_NEW: [messages.too_new(PAGE, "a host record has format 9. Upgrade curtsy.")],
         Reason.CLOSED: [messages.closed(PAGE.text), messages.refused(PAGE, POLICY, No(Reason.CLOSED, None))],

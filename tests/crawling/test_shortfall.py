@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import subprocess
 import sys
@@ -10,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from curtsy.core.crawl_messages import STORE_IS_OUT, describe
+from curtsy.core.crawl_messages import STORE_IS_OUT, describe, leased_elsewhere
 from curtsy.crawling.start import acrawl
 from tests.cli.shell import Shell
 from tests.crawling.web import QUICK, graph, polite
+from tests.support.polling import until
 from tests.support.redis_server import RedisServer, redis_available
-from tests.support.site import Site
+from tests.support.site import Site, hang
 from tests.support.snapshot import Snapshot
 
 
@@ -92,6 +94,27 @@ async def test_a_crawl_that_was_stopped_has_no_warning(site: Site, caplog: pytes
         await crawl.run()
 
     assert told(caplog) == []
+
+
+async def test_a_worker_that_waits_for_the_urls_of_others_says_so(site: Site, tmp_path: Path) -> None:
+    """Issue 18: one of them may have been killed, and then its lease must expire"""
+    if reason := redis_available():
+        pytest.skip(reason)
+    site.reply("/", hang())
+    with RedisServer() as server:
+        given = {**QUICK, "store": server.url, "job": tmp_path / "job", "lease": 300.0}
+        async with acrawl(site.url("/"), **given) as busy, acrawl(site.url("/"), **given) as idle:
+            runs = [asyncio.ensure_future(each.run()) for each in (busy, idle)]
+
+            async def is_told() -> bool:
+                told = [(await each.snapshot()).waiting_for for each in (busy, idle)]
+                return leased_elsewhere(1, 0.0).split("first in")[0] in str(told)
+
+            await until(is_told)
+            for each in (busy, idle):
+                each.stop()
+                each.stop()
+            await asyncio.gather(*runs)
 
 
 PROGRAM = """

@@ -35,7 +35,7 @@ async def test_a_deadline_that_cannot_be_met_is_late_at_once_with_the_time_neede
 
     answer = await gate.enter(Request(HOST, UNLIMITED.replace(qps=0.1), deadline=9.999))
 
-    assert answer == Late(10.0)
+    assert answer == Late(10.0, "rate")
     assert clock.now().at == before
     assert isinstance(await gate.enter(Request(HOST, UNLIMITED.replace(qps=0.1), deadline=10.0)), Ticket)
 
@@ -103,7 +103,7 @@ async def test_a_wait_besides_the_place_is_known_at_once(gate: Gate, clock: Fake
     await ticket_of(gate, Request(HOST, policy))
     before = clock.now().at
 
-    assert await gate.enter(Request(HOST, policy, deadline=9.0)) == Late(10.0)
+    assert await gate.enter(Request(HOST, policy, deadline=9.0)) == Late(10.0, "in_flight")
     assert clock.now().at == before
 
 
@@ -112,7 +112,7 @@ async def test_no_deadline_at_all_is_met_only_by_what_is_there(gate: Gate) -> No
     request = Request(HOST, ONE_A_SECOND, deadline=0.0)
 
     assert isinstance(await gate.enter(request), Ticket)
-    assert await gate.enter(request) == Late(1.0)
+    assert await gate.enter(request) == Late(1.0, "rate")
 
 
 async def test_a_deadline_in_the_global_line_is_late_at_once(gate: Gate, clock: FakeClock) -> None:
@@ -126,7 +126,7 @@ async def test_a_deadline_in_the_global_line_is_late_at_once(gate: Gate, clock: 
 
     late = await gate.enter(Request(HOST, UNLIMITED, overall, deadline=8.5))
 
-    assert late == Late(10.0)
+    assert late == Late(10.0, "global")
     assert clock.now().at == before
     assert [each.waited for each in await asyncio.gather(*waiting)] == list(range(10))
 
@@ -184,7 +184,7 @@ async def test_a_deadline_in_the_middle_of_a_window_is_judged_by_its_departures(
 
     answer = await gate.enter(Request(HOST, policy, deadline=0.4))
 
-    assert answer == Late(0.5)
+    assert answer == Late(0.5, "rate")
     await waiting
 
 

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from curtsy.crawling.crawl import AsyncCrawl
 
 
+HOSTS = 100
+"""Hosts with the longest queues whose slots are checked after a kill."""
+
+
 @dataclass(frozen=True)
 class JobStart:
     """Start of a crawl in its job."""
@@ -74,7 +78,10 @@ def start_of(
 
 async def announcement(crawl: AsyncCrawl, start: JobStart, outputs: Collection[str]) -> list[str]:
     """Return the messages on the job and the plan. `outputs` are the names of the outputs."""
-    from curtsy.crawling.jobs import pages_in, seeds_of
+    from curtsy.client import session_of
+    from curtsy.core.crawl_messages import slots_of_killed_run
+    from curtsy.crawling.estimate import slots_held
+    from curtsy.crawling.jobs import ENDED, pages_in, seeds_of
 
     lines: list[str] = []
     plan, notes, counts = await crawl.plan(), await crawl.frontier.notes(), await crawl.frontier.counts()
@@ -91,6 +98,10 @@ async def announcement(crawl: AsyncCrawl, start: JobStart, outputs: Collection[s
             ]
         more = f", {console.counted(new, 'new start URL')}" if new else ""
         lines.append(f"resuming {start.label}: {done}, {waiting:,} queued{more}. --restart begins again.")
+        if not crawl.is_shared and not notes.get(ENDED, "done"):
+            queues = await crawl.frontier.busiest(HOSTS)
+            if held := await slots_held(session_of(crawl.client), [each.host for each in queues]):
+                lines.append(slots_of_killed_run(held))
         for name in () if crawl.is_shared else notes:  # each worker of a shared job has its own outputs
             kind, _, path = name.removeprefix("output:").partition(":")
             if name.startswith("output:") and path and f"{kind}:{path}" not in outputs:

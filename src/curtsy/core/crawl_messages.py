@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from curtsy.core.errors import Reason
@@ -310,6 +310,22 @@ def nothing_new(job: str, pages: int) -> str:
     return (
         f"no page was fetched: the job {job} is finished, and has {_pages(pages)} of earlier runs. Restart it "
         "(restart=True, --restart) to fetch them again."
+    )
+
+
+def leased_elsewhere(urls: int, seconds: float) -> str:
+    """Describe the wait of a worker for the URLs of others. `seconds`: until the first of their leases expires."""
+    which = "1 URL is" if urls == 1 else f"{urls:,} URLs are"
+    return f"{which} leased to other workers, or to killed ones until their leases expire, the first in {span(seconds)}"
+
+
+def slots_of_killed_run(held: Mapping[str, float]) -> str:
+    """Describe hosts whose slots are held after a run was killed, with the seconds until they are free."""
+    (host, seconds), more = min(held.items(), key=lambda each: each[1]), len(held) - 1
+    others = f", and {more:,} other host{'s' * (more > 1)}" if more else ""
+    return (
+        f"the last run was killed while a request to {host} was in flight{others}. The site may still work on it, so "
+        f"the next one leaves in {span(seconds)} at the latest."
     )
 
 

@@ -73,8 +73,8 @@ class Late(msgspec.Struct, frozen=True, gc=False):
     needed: float
     """Minimum wait in seconds."""
 
-    is_store_out: bool = False
-    """True if the store did not answer before the deadline."""
+    because: str = ""
+    """Cause of the wait, as in `Wait`, or `outage`: the store did not answer. Empty if it is not a single one."""
 
 
 Decision = Go | Wait | No

@@ -243,7 +243,8 @@ class FetchState(msgspec.Struct):
 def not_admitted(url: Url, policy: Policy, answer: No | Late) -> Refusal:
     """Return the refusal that corresponds to the gate's decision."""
     if isinstance(answer, Late):
-        return Refusal(Reason.DEADLINE, messages.late(url, answer), answer.needed)
+        held = messages.SLOT_HELD if answer.because == "in_flight" else ""
+        return Refusal(Reason.DEADLINE, messages.late(url, answer), answer.needed, held)
     cause = messages.opened_by(answer.opened_by) if answer.opened_by else ""
     return Refusal(answer.reason, messages.refused(url, policy, answer), answer.retry_after, cause)
 

@@ -95,7 +95,7 @@ def opened_by(cause: str) -> str:
 
 def late(url: Url, answer: Late | None) -> str:
     """Describe a deadline that cannot be met; None: one that passed before robots.txt was fetched."""
-    if answer is not None and answer.is_store_out:
+    if answer is not None and answer.because == "outage":
         return (
             f"not fetching {url.text} in time: the store with the limits of {url.domain} did not answer before the "
             "deadline. Check the store, allow more time, or try again later."
@@ -103,7 +103,13 @@ def late(url: Url, answer: Late | None) -> str:
     why = "the deadline passed before its robots.txt was fetched"
     if answer is not None:
         why = f"its request is allowed in {span(answer.needed)} at the earliest, after the deadline"
+        if answer.because == "in_flight":
+            why = f"{SLOT_HELD}; its slot is free in {span(answer.needed)} at the latest, after the deadline"
     return f"not fetching {url.text} in time: {why}. Allow more time, or try again later."
+
+
+SLOT_HELD = "another request to it is in flight, or was when its process was killed"
+"""Why a host waits for a slot."""
 
 
 def closed(url: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from typing import Any, Self
 
 from curtsy.client import AsyncClient, session_of
+from curtsy.core.crawl_messages import leased_elsewhere
 from curtsy.core.crawl_record import MOST_HOSTS, MOST_SEEDS, CrawledHost, CrawlRecord, crawl_key
 from curtsy.core.errors import CurtsyError, PolicyError
 from curtsy.core.masking import mask_url
@@ -243,6 +244,8 @@ class AsyncCrawl:
         if not queued and not fetches.on_wire and (again := fetches.waiting_to_retry()):
             return f"{again} {'URL is' if again == 1 else 'URLs are'} requested again when the site allows"
         wait = self._crawler.waits_for() if self._state() == "waiting" else None
+        if wait and not queued and self.is_shared and (leased := self._crawler.counts.leased):
+            return leased_elsewhere(leased, wait)
         return None if wait is None else f"next host in {span(wait)}"
 
     async def snapshots(self, every: float = 1.0) -> AsyncGenerator[CrawlSnapshot, None]:

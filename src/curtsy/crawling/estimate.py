@@ -223,6 +223,23 @@ async def plan(
     return CrawlPlan(pages, max(gaps), None if pages is None else pages / rate, allowed, message)
 
 
+async def slots_held(session: Session, hosts: Iterable[str]) -> dict[str, float]:
+    """Return the hosts without a free slot, each with the seconds until one is free at the latest.
+
+    While no request of this process is in flight, the slots are those of other processes, or of one that was killed:
+    its request may still be in flight, so its slot expires like any other.
+    """
+    policies, now = session.policies, await session.store.now()
+    held = {}
+    for host in hosts:
+        policy = policies.of(host)
+        record: Host | None = await session.store.read(policy.key_for(host))
+        places = [each.until for each in (in_time(record, now).places if record else ()) if each.until > now.at]
+        if policy.concurrency is not None and len(places) >= policy.concurrency:
+            held[host] = (sorted(places)[-policy.concurrency] - now.at) / SECOND
+    return held
+
+
 class _Mark(NamedTuple):
     at: float
     pages: float

@@ -331,6 +331,8 @@ class Hosts:
         if reason in _STATES:
             what = describe(reason).what
             known.state, known.why = _STATES[reason], f"{what}, because {news.cause}" if news.cause else what
+        elif reason is Reason.DEADLINE and news.cause:
+            known.state, known.why = "resting", news.cause
         elif reason is not None and reason not in REFUSALS and reason is not Reason.REDIRECTED:
             known.errors += 1
             if news.retry_after is not None:

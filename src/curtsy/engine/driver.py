@@ -300,7 +300,7 @@ class Driver(StoreDriver):
             while True:
                 left = None if until is None else until - context.now()
                 if left is not None and left <= 0:
-                    return Late(POLL, self.gate.driver.store.is_waiting)
+                    return Late(POLL, self.gate.driver.cause_in_queue)
                 if not queues.is_first(key, waiter):
                     yield Sleep(waiter, left)
                     continue

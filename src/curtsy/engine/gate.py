@@ -279,7 +279,7 @@ class _Admission:
             if ahead and self._until is not None:
                 needed = yield Update(self._key, request.foresee(ahead, more))
                 if needed > self._until - self._timers.now():
-                    return Late(needed, self._gate.driver.store.is_waiting)
+                    return Late(needed, self._gate.driver.cause_in_queue)
             answer: Answer | None = None
             while answer is None:
                 answer = self._refused()
@@ -312,7 +312,7 @@ class _Admission:
         left = self._time_left()
         if left is not None and left <= 0:
             foreseen = self._request.foresee(*self._queues.ahead(self._key, self._waiter))
-            return Late((yield Update(self._key, foreseen)), self._gate.driver.store.is_waiting)
+            return Late((yield Update(self._key, foreseen)), self._gate.driver.cause_in_queue)
         if self._queues.tidy(self._key):
             left = LOOK_AGAIN if left is None else min(left, LOOK_AGAIN)
         yield Sleep(self._waiter, left)
@@ -398,7 +398,7 @@ class _Admission:
             if because in HELD:
                 needed = yield Update(key, self._request.foresee(0, self._request.count - 1))
             if needed > left or left <= 0:
-                return Late(needed or POLL, because == OUTAGE)
+                return Late(needed or POLL, because)
         if because in HELD and self._queues.held(key) < (policy.concurrency or 1):
             seconds = min(seconds, POLL * (0.5 + self._gate.roll()))
         if seconds >= LOGGED and _log.hears(logging.DEBUG):

@@ -209,6 +209,11 @@ class StoreDriver:
             self._reverting.discard(procedure)
             procedure.close()
 
+    @property
+    def cause_in_queue(self) -> str:
+        """Return `outage` if a request that has not asked the store itself would find it out; else empty text."""
+        return "outage" if self.store.is_waiting else ""
+
     async def _limit(self, procedure: Procedure[Any], effect: Any, seconds: float) -> Any:
         try:
             async with asyncio.timeout(seconds + STORE_GRACE) as limit:
@@ -216,7 +221,7 @@ class StoreDriver:
         except TimeoutError:
             if not limit.expired():
                 raise
-            return Late(0.0, is_store_out=True)
+            return Late(0.0, "outage")
 
 
 async def _quiet(work: Coroutine[Any, Any, Any]) -> None:
