@@ -434,3 +434,11 @@ def test_two_outputs_to_one_path_are_refused(
         open_outputs([f"{kinds[0]}:{tmp_path / 'pages'}", f"{kinds[1]}:./pages"])
 
     assert str(tmp_path / "pages") in str(refused.value)
+
+
+@every_kind
+def test_a_field_that_was_not_requested_is_empty_or_absent(kind: Kind, tmp_path: Path) -> None:
+    """Issue 5: no output has the name of a sentinel for it"""
+    write_all(kind, tmp_path, [page(1), skip(2)])
+
+    assert [name for name, content in files_of(tmp_path).items() if b"UNSET" in content] == []

@@ -319,3 +319,15 @@ def test_a_table_of_pages_has_a_harmless_row_for_each(tmp_path: Path) -> None:
     assert tuple(row) == PagesCsv.columns
     assert (row["title"], row["status"], row["directives"]) == ("'=1+1 2", "200", "noindex nofollow")
     assert "s3cret" not in str(row)
+
+
+def test_a_cell_of_a_text_that_was_not_requested_is_empty(tmp_path: Path) -> None:
+    """Issue 5"""
+    output = PagesCsv(tmp_path / "pages.csv")
+    output.open(None)
+    output.page(page(1))
+    output.page(page(2, main_text="A text"))
+    output.close()
+
+    with (tmp_path / "pages.csv").open(newline="", encoding="utf-8") as file:
+        assert [row["main_text"] for row in csv.DictReader(file, strict=True)] == ["", "A text"]

@@ -47,7 +47,7 @@ class CsvTable(FileOutput):
 
     def _write(self, cells: Iterable[object]) -> None:
         """Write a row."""
-        row = _row(_harmless("" if cell is None else str(cell)) for cell in cells)
+        row = _row("" if cell is None or cell is msgspec.UNSET else _harmless(str(cell)) for cell in cells)
         with self._restored():
             self._file.write(b"" if self._file.size else _row(self.columns), row)
 
