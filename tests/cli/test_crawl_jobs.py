@@ -184,6 +184,53 @@ def test_a_crawl_without_a_name_runs_once_at_a_time_and_leaves_nothing_if_it_doe
     assert shell("crawl", site.url("/"), "--no-job", "--restart").code == 2
 
 
+OFFLINE = {"CURTSY_CACHE_MODE": "offline"}
+
+
+def test_a_replay_leaves_an_unfinished_crawl_as_it_is(shell: Shell, site: Site) -> None:
+    """N6: any number of times, to the same output and to others; then the crawl resumes"""
+    linked(site, 9)
+    shell("crawl", site.url("/"), "--max-pages", "4", "--jsonl", "pages.jsonl")
+    site.clear()
+
+    replays = [
+        shell("crawl", site.url("/"), "--jsonl", name, "--main-text", "plain", "--json", **OFFLINE)
+        for name in ("one.jsonl", "other.jsonl", "one.jsonl")
+    ]
+    asked = len(site.journal)
+    resumed = shell("crawl", site.url("/"), "--max-pages", "10", "--jsonl", "pages.jsonl", "--json")
+
+    assert [(done.code, done.json["cached"], done.json["fetched"]) for done in replays] == [(0, 4, 0)] * 3
+    assert asked == 0
+    assert {name: len(urls_in(shell.project / name)) for name in ("one.jsonl", "other.jsonl")} == {
+        "one.jsonl": 8, "other.jsonl": 4,
+    }  # fmt: skip
+    assert (resumed.json["fetched"], resumed.json["failed"], resumed.json["queued"]) == (10, 0, 0)
+    assert len(set(urls_in(shell.project / "pages.jsonl"))) == len(urls_in(shell.project / "pages.jsonl")) == 10
+    names = [listed["name"] for listed in shell("jobs", "ls", "--json").json]
+    assert names == sorted({resumed.json["job"], *(done.json["job"] for done in replays)})
+    assert len(names) == 2
+
+
+def test_a_job_with_a_name_is_resumed_only_online_or_only_offline(shell: Shell, site: Site, snapshot: Snapshot) -> None:
+    """N6: a replay gives up what is not cached, for good"""
+    linked(site, 9)
+    words = ("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl")
+    shell(*words, "--max-pages", "4")
+
+    refused = [shell(*words, *more, **OFFLINE) for more in ((), ("--dry-run",))]
+    left = shell("jobs", "show", "mine", "--json").json["queued"]
+    shell(*words[:3], "copy", "--max-pages", "3", **OFFLINE)
+    back = shell(*words[:3], "copy")
+    resumed = shell(*words, "--json")
+
+    assert ([done.code for done in refused], left, back.code) == ([78, 78], 6, 78)
+    assert refused[0].err == refused[1].err
+    snapshot(refused[0].err, "offline")
+    snapshot(back.err, "online")
+    assert (resumed.json["fetched"], resumed.json["failed"]) == (10, 0)
+
+
 def test_where_a_crawl_ends_today_is_said_at_its_start_and_its_end(
     shell: Shell, site: Site, snapshot: Snapshot
 ) -> None:

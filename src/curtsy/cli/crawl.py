@@ -281,7 +281,9 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
     if words["mirror"] is not None and given.settings().cache_mode == "normal":
         client = {"cache_mode": "revalidate"} | client  # the site says what has changed since the last run
     client |= {name: words[name] for name in ("max_pages_per_day", "max_requests_per_day") if words[name] is not None}
-    name = words["job"] or ("" if words["no_job"] else default_name(seeds.head, made, _sources(words)))
+    is_offline = (client.get("cache_mode") or given.settings().cache_mode) == "offline"
+    own = "" if words["no_job"] else default_name(seeds.head, made, _sources(words), is_offline=is_offline)
+    name = words["job"] or own
     return CrawlArguments(
         seeds, options, client, name, words["job"] is not None, words["restart"], files, writing, words["is_durable"],
         words["is_json"], words["metrics_port"], words["workers"], arguments,

@@ -182,12 +182,23 @@ def report_dry_run(
     given: CommandContext, seeds: Sequence[str], options: dict[str, Any], name: str | None, restart: bool, is_json: bool
 ) -> Exit:
     """Report which seeds of a crawl would be fetched, the plan, and the sitemaps; `name` is its job."""
-    from curtsy.crawling.jobs import FRONTIER, check_seeds, folder_of, look
+    from curtsy.crawling.jobs import (
+        FRONTIER,
+        check_cache_mode,
+        check_extract,
+        check_seeds,
+        extract_note,
+        folder_of,
+        is_finished,
+        look,
+    )
 
     folder = None if name is None else folder_of(name)
     job = look(folder) if folder is not None and (folder / FRONTIER).is_file() else None
-    if job is not None and not restart:
+    if job is not None and not restart and not is_finished(job, seeds):  # else it starts anew
         check_seeds(job.name, seeds, job.notes)
+        check_extract(job.name, extract_note(options.get("extract")), job.notes)
+        check_cache_mode(job.name, given.settings().cache_mode == "offline", job.notes)
     found = run(lambda: _dry_run(given, seeds, options))
     plan, codes = found.plan, [_exit_of(each) for each in found.seeds]
     if job is None and all(code is Exit.REFUSED for code in codes):

@@ -285,6 +285,19 @@ def other_fields(job: str) -> str:
     )
 
 
+def other_cache_mode(job: str, *, is_offline: bool) -> str:
+    """Describe a job that is to run offline and began online, or the reverse. `is_offline`: it is to run offline."""
+    if is_offline:
+        return (
+            f"the job {job} was begun online. A replay from the cache (cache_mode offline) would give up its queued "
+            "URLs, because they are not cached. Choose another job for the replay, or give none."
+        )
+    return (
+        f"the job {job} replays the cache (cache_mode offline), and has given up the URLs that were not cached. Choose "
+        "another job for a crawl of the site, or start over with restart=True (--restart)."
+    )
+
+
 def column_missing(path: str, name: str) -> str:
     """Describe a field for which a table has no column."""
     return (

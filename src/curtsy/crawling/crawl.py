@@ -24,7 +24,17 @@ from curtsy.crawling.crawler import LONGEST_OUTAGE, Crawler
 from curtsy.crawling.estimate import CrawlPlan, Estimate, Observed, TimeLeft, plan
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.protocol import AsyncFrontier, HostQueue
-from curtsy.crawling.jobs import COMMAND, EXTRACT, WorkerId, check_extract, check_seeds, extract_note, pages_in
+from curtsy.crawling.jobs import (
+    COMMAND,
+    EXTRACT,
+    OFFLINE,
+    WorkerId,
+    check_cache_mode,
+    check_extract,
+    check_seeds,
+    extract_note,
+    pages_in,
+)
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs.protocol import Output
 from curtsy.crawling.progress import CrawlSnapshot, CrawlSummary, CrawlTotals, Ended, HostProgress, shortfall
@@ -167,13 +177,14 @@ class AsyncCrawl:
     async def plan(self) -> CrawlPlan:
         """Estimate pages and time before the start, without any request. Seeds that the settings refuse do not count.
 
-        Raises PolicyError if the job began with other seeds or fields.
+        Raises PolicyError if the job began with other seeds or fields, or in another cache mode.
         """
         self._check_open()
         with self._outlasting():
             notes = await self.frontier.notes()
         check_seeds(self._job, self.seeds, notes)
         check_extract(self._job, extract_note(self.options.extract), notes)
+        check_cache_mode(self._job, self._session.is_offline, notes)
         pages = self.options.max_pages
         if pages is not None:  # minus the pages that the job has already
             pages = max(0, pages - pages_in(notes))
@@ -306,8 +317,10 @@ class AsyncCrawl:
     async def _open(self, more: Mapping[str, Any]) -> None:
         notes, extract = await self.frontier.notes(), extract_note(self.options.extract)
         check_extract(self._job, extract, notes)
-        if more or notes.get(EXTRACT) != extract:
-            await self.frontier.note({**more, EXTRACT: extract})
+        check_cache_mode(self._job, self._session.is_offline, notes)
+        new = {**more, EXTRACT: extract, OFFLINE: self._session.is_offline}
+        if any(notes.get(name) != value for name, value in new.items()):
+            await self.frontier.note(new)
         if self._pool is not None:
             await self._pool.open()
         await self._crawler.open()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from curtsy.core.crawl_messages import no_job, other_fields, other_job, running_job, unreadable_totals
+from curtsy.core.crawl_messages import no_job, other_cache_mode, other_fields, other_job, running_job, unreadable_totals
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.masking import masked_repr
 from curtsy.crawling.extract.scope import Scope
@@ -48,6 +48,9 @@ SCOPE = "scope"
 
 EXTRACT = "extract"
 """Fields that the job extracts: its selectors by name, or `function`; None without."""
+
+OFFLINE = "offline"
+"""True if the job replays the cache, so that URLs without a copy have failed."""
 
 WIDENED = "widened:"
 """Prefix of the note for each URL that widened the scope. The value is the time in epoch seconds."""
@@ -117,6 +120,15 @@ def check_extract(job: str, extract: dict[str, str] | str | None, notes: Mapping
     """Refuse fields that differ from those of the job, because its outputs would have both. Raises PolicyError."""
     if seeds_of(notes) and notes.get(EXTRACT) != extract:
         raise PolicyError(other_fields(job))
+
+
+def check_cache_mode(job: str, is_offline: bool, notes: Mapping[str, Any]) -> None:
+    """Refuse to replay a job of the site from the cache, and the reverse: the URLs given up differ. Raises PolicyError.
+
+    A replay gives up each URL that is not cached, for good.
+    """
+    if seeds_of(notes) and bool(notes.get(OFFLINE)) != is_offline:
+        raise PolicyError(other_cache_mode(job, is_offline=is_offline))
 
 
 def totals_of(notes: Mapping[str, Any], name: str = TOTALS) -> CrawlTotals:
@@ -201,17 +213,20 @@ def folder_of(job: str | Path) -> Path:
     return jobs_folder() / text
 
 
-def default_name(seeds: Sequence[str], options: CrawlOptions, sources: Sequence[str] = ()) -> str:
+def default_name(
+    seeds: Sequence[str], options: CrawlOptions, sources: Sequence[str] = (), *, is_offline: bool = False
+) -> str:
     """Return the job name of a crawl without one: the first seed's host, and a digest of what is crawled.
 
-    Limits and outputs are not part of it. `sources` are files of seeds, of which then only the first counts.
+    Limits and outputs are not part of it. `sources` are files of seeds, of which then only the first counts. A replay
+    of the cache (`is_offline`) is a job of its own beside the crawl of the site.
     """
     what: dict[str, Any] = {name: getattr(options, name) for name in DEFINING}
     what = {name: sorted(value) if isinstance(value, tuple) else value for name, value in what.items()}
     what["seeds"] = [seeds[0], *sources] if sources else list(seeds)
     digest = hashlib.blake2b(msgspec.json.encode(what, order="sorted"), digest_size=3).hexdigest()
     host = re.sub(r"[^A-Za-z0-9.]+", "-", host_of(seeds[0])).strip("-.")[:LONGEST_HOST]
-    return f"{host or 'crawl'}-{digest}"
+    return f"{host or 'crawl'}{'-offline' * is_offline}-{digest}"
 
 
 def is_finished(job: Job, seeds: Sequence[str]) -> bool:
