@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from curtsy.core.errors import PolicyError
 from curtsy.core.url import Url, parse_url
 from curtsy.crawling.extract.scope import Kind, OutOfScope, Scope, ending_of
+from curtsy.crawling.frontier.protocol import host_of
 from curtsy.http.registered_domain import site_of
 from tests.strategies import ANY
 from tests.support.bounds import cpu_within
@@ -73,6 +74,8 @@ def refuses(scope: Scope, url: str) -> str | None:
         ("host", "https://example.org/a", "http://example.org/b", None),
         ("host", "https://example.org/", "https://www.example.org/", "other_host"),
         ("host", "https://example.org/", "https://example.org:8443/", "other_host"),
+        ("host", "https://example.org/", "https://elsewhere.test/", "other_site"),
+        ("host", "http://127.0.0.1:8000/", "http://127.0.0.2:8000/", "other_site"),
         ("site", "https://www.example.org/", "https://shop.example.org:8443/x", None),
         ("site", "https://a.example.co.uk/", "https://b.example.co.uk/", None),
         ("site", "https://a.example.co.uk/", "https://other.co.uk/", "other_site"),
@@ -86,7 +89,8 @@ def refuses(scope: Scope, url: str) -> str | None:
         ("prefix", "https://example.org/docs/intro?x=/y/", "http://example.org/docs/a/b", None),
         ("prefix", "https://example.org/docs/", "https://example.org/docs", "outside_prefix"),
         ("prefix", "https://example.org/docs/", "https://example.org/docs2/", "outside_prefix"),
-        ("prefix", "https://example.org/docs/", "https://www.example.org/docs/", "outside_prefix"),
+        ("prefix", "https://example.org/docs/", "https://www.example.org/docs/", "other_host"),
+        ("prefix", "https://example.org/docs/", "https://elsewhere.test/docs/", "other_site"),
         ("any", "https://example.org/", "https://elsewhere.test/", None),
     ],
 )
@@ -236,6 +240,23 @@ def test_a_scope_can_be_kept_as_plain_values(
     assert scope.changes(kept) == []
     resumed.widen(target)
     assert [resumed.refuses(url, 1) for url in asked] == [scope.refuses(url, 1) for url in asked]
+
+
+@ANY
+@given(scopes(), urls())
+def test_the_option_that_a_reason_names_includes_the_url(given_scope: tuple[list[str], Scope], url: str) -> None:
+    """Conventions: errors; a hint that does not help is none"""
+    seeds, scope = given_scope
+    wider: dict[str, Kind] = {OutOfScope.OUTSIDE_PREFIX: "host", OutOfScope.OTHER_HOST: "site"}
+    named = {OutOfScope.OTHER_HOST, OutOfScope.OTHER_SITE, OutOfScope.OTHER_DOMAIN}
+
+    reason = scope.refuses(url, 0)
+
+    if reason in wider:
+        assert around(wider[reason], *seeds).covers(url)
+    if reason in named:
+        assert around(scope.kind, *seeds, domains=host_of(url)).covers(url)
+    assert reason not in {OutOfScope.OTHER_SITE} or not around("site", *seeds).covers(url)
 
 
 @ANY

@@ -92,15 +92,6 @@ class OutOfScope(StrEnum):
     CALENDAR = "calendar"
 
 
-_ELSEWHERE = {
-    "host": OutOfScope.OTHER_HOST,
-    "site": OutOfScope.OTHER_SITE,
-    "domains": OutOfScope.OTHER_DOMAIN,
-    "prefix": OutOfScope.OUTSIDE_PREFIX,
-}
-"""Reason for a URL whose location is not in the crawl, by the kind of scope."""
-
-
 class Scope(msgspec.Struct, frozen=True, dict=True, rename={"max_depth": "depth"}):
     """Rules for the URLs of a crawl: a value, made by `around` and applied by `refuses`.
 
@@ -181,7 +172,7 @@ class Scope(msgspec.Struct, frozen=True, dict=True, rename={"max_depth": "depth"
 
     def _rule(self, url: str, depth: int) -> OutOfScope | None:
         if not self._is_inside(url):
-            return _ELSEWHERE[self.kind]
+            return self._elsewhere(url)
         if self.max_depth is not None and depth > self.max_depth:
             return OutOfScope.TOO_DEEP
         for found in self._skip:
@@ -207,6 +198,15 @@ class Scope(msgspec.Struct, frozen=True, dict=True, rename={"max_depth": "depth"
                 return True
         return bool(self._domains) and not self._domains.isdisjoint(map(hash, _domains_of(host_of(url))))
 
+    def _elsewhere(self, url: str) -> OutOfScope:
+        """Return why the location of a URL is not in the crawl: the reason tells which option would include it."""
+        if self.kind == "domains":
+            return OutOfScope.OTHER_DOMAIN
+        host = host_of(url)
+        if self.kind == "prefix" and hash(host) in self._inside:
+            return OutOfScope.OUTSIDE_PREFIX
+        return OutOfScope.OTHER_HOST if hash(site_of(host)) in self._sites else OutOfScope.OTHER_SITE
+
     def _is_in_folder(self, place: str) -> bool:
         """Return whether a folder is under one of the seeds'."""
         end = place.find("/")
@@ -230,6 +230,11 @@ class Scope(msgspec.Struct, frozen=True, dict=True, rename={"max_depth": "depth"
         """
         hosts = (place.partition("/")[0] for place in self.places)
         return {hash(place) for place in (*self.places, *(hosts if self.kind == "prefix" else ()))}
+
+    @cached_property
+    def _sites(self) -> set[int]:
+        """Hashes of the sites of the seeds, if `kind` is narrower than a site; else empty."""
+        return {hash(site_of(place.partition("/")[0])) for place in self.places if self.kind != "site"}
 
     @cached_property
     def _domains(self) -> set[int]:
@@ -263,6 +268,8 @@ class Scope(msgspec.Struct, frozen=True, dict=True, rename={"max_depth": "depth"
         self._inside.add(place)
         if self.kind == "prefix":
             self._inside.add(hash(host_of(url)))
+        if self.kind != "site":
+            self._sites.add(hash(site_of(host_of(url))))
         return True
 
     def widen(self, url: str) -> bool:
