@@ -16,12 +16,12 @@ from types import TracebackType
 from typing import Any, Never, Protocol, Self, TypeVar, Unpack
 from weakref import WeakSet
 
-from curtsy.client import AsyncClient, check_options, open_again, parted, session_of
+from curtsy.client import AsyncClient, open_again, parted, session_of
 from curtsy.core.errors import PolicyError
 from curtsy.core.policy import Policies
 from curtsy.core.result import FetchResult
 from curtsy.core.statistics import StatisticsSnapshot
-from curtsy.engine.arguments import portable
+from curtsy.engine.arguments import check_options, portable
 from curtsy.engine.batch import MAX_IN_FLIGHT, Batch, NoUrl
 from curtsy.engine.download import GIB, DownloadResult
 from curtsy.engine.keywords import ClientKeywords, FetchKeywords, GetKeywords

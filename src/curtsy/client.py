@@ -20,9 +20,9 @@ from curtsy.core.policy import Policies
 from curtsy.core.record import FetchRecord
 from curtsy.core.request import NO_HEADERS, Headers
 from curtsy.core.result import FetchResult
-from curtsy.core.setting import OTHER_NAMES, number, rule, suggested, whole
+from curtsy.core.setting import number, rule, whole
 from curtsy.core.statistics import StatisticsSnapshot
-from curtsy.engine.arguments import check_parts, is_path, portable
+from curtsy.engine.arguments import check_names, check_options, check_parts, is_path, portable
 from curtsy.engine.batch import MAX_IN_FLIGHT, Batch, NoUrl
 from curtsy.engine.download import GIB, DownloadResult, Part
 from curtsy.engine.keywords import ClientKeywords, FetchKeywords, GetKeywords, SettingKeywords
@@ -233,17 +233,6 @@ def _patience_of(deadline: float | None) -> float | None:
     return 0.0 if is_over else number("deadline", deadline)
 
 
-def check_options(options: Mapping[str, Any]) -> None:
-    """Raise PolicyError for a keyword that is not an argument of `fetch`."""
-    known = FetchKeywords.__annotations__
-    for name in options.keys() - known.keys():
-        near = suggested(name, [*known, "max_in_flight"])
-        hint = f" Did you mean {near}?" if near else ""
-        if not near and (meant := OTHER_NAMES.get(name, name)) in ClientKeywords.__annotations__:
-            hint = f" {'It' if meant == name else meant} is an argument of the client, for all its fetches."
-        raise PolicyError(f"{name} is not an argument of a fetch.{hint}")
-
-
 def _ask_for(
     url: str,
     method: str | None,
@@ -374,11 +363,12 @@ def _sender(proxy: str | None, verify: bool | str | os.PathLike[str] | ssl.SSLCo
 
 def parted(given: GetKeywords) -> tuple[dict[str, Any], dict[str, Any]]:
     """Part the arguments of a single fetch into those of its client and those of `fetch`."""
-    client = ClientKeywords.__annotations__
+    own = FetchKeywords.__annotations__.keys() - ClientKeywords.__annotations__.keys()
     settings: dict[str, Any] = {"stale_while_revalidate": False}
     options: dict[str, Any] = {}
     for name, value in given.items():
-        (options if name in FetchKeywords.__annotations__.keys() - client.keys() else settings)[name] = value
+        (options if name in own else settings)[name] = value
+    check_names(settings, own, "a fetch")
     return settings, options
 
 

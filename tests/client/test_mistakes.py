@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,11 @@ from curtsy import (
     PolicyError,
     RateLimiter,
     Reason,
+    RobotsTxtChecker,
+    WebCrawler,
     acrawl,
+    crawl,
+    get,
     with_retry,
 )
 from curtsy.cache.packed import PackedCache
@@ -29,6 +34,7 @@ from curtsy.client import session_of
 from curtsy.core import messages
 from curtsy.core.url import Url, parse_url
 from curtsy.http.sender import HttpSender
+from curtsy.limits import PDFDownloader
 from curtsy.stores.sqlite import AsyncSQLiteStore
 from tests.client.fetching import client
 from tests.support.polling import until
@@ -378,7 +384,9 @@ async def test_what_cannot_be_called_again_is_not_retried() -> None:
     [
         ("data", "Did you mean body?"), ("content", "Did you mean body?"), ("heders", "Did you mean headers?"),
         ("verify", "It is an argument of the client"), ("retries", "max_retries is an argument of the client"),
-        ("rate", "qps is an argument of the client"), ("stream", "stream is not an argument"),
+        ("rate", "qps is an argument of the client"), ("stream", "download()"), ("auth", "Authorization"),
+        ("cookies", "Cookie"), ("files", "Content-Type"), ("cert", "verify="), ("allow_redirects", "max_redirects"),
+        ("proxies", "proxy is an argument of the client"), ("zzz", "zzz is not an argument"),
     ],
 )  # fmt: skip
 async def test_a_keyword_of_another_library_is_told_the_right_one(name: str, meant: str) -> None:
@@ -437,3 +445,55 @@ async def test_a_seed_without_a_scheme_means_https_as_on_the_command_line() -> N
     """U1: a person writes seeds"""
     async with acrawl(["example.org", "localhost:8000/x"], store="memory:", cache=False) as crawl:
         assert crawl.seeds == ("https://example.org/", "https://localhost:8000/x")
+
+
+@pytest.mark.parametrize("name", ["auth", "cert", "files", "stream"])
+def test_what_a_client_has_not_is_told_with_the_other_way(name: str, snapshot: Snapshot) -> None:
+    """By all that take its arguments"""
+    given: dict[str, Any] = {name: 1, "cache": False, "store": "memory:"}
+
+    with pytest.raises(PolicyError, match=name) as caught:
+        AsyncClient(**given)
+    with pytest.raises(PolicyError, match=re.escape(str(caught.value))):
+        get("https://example.org/", **given)
+
+    snapshot(str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "meant"),
+    [
+        (WebCrawler, "crawldelay", "crawl_delay"), (WebCrawler, "max_concurrency", "max_concurrent"),
+        (WebCrawler, "limit", "max_pages"), (WebCrawler, "user_agnet", "user_agent"),
+        (RobotsTxtChecker, "cachettl", "cache_ttl"), (RobotsTxtChecker, "clients", "client"),
+        (PDFDownloader, "enable_ratelimit", "enable_rate_limit"), (PDFDownloader, "proxi", "proxy"),
+        (partial(get, "https://example.org/"), "heders", "headers"),
+        (partial(get, "https://example.org/"), "prox", "proxy"),
+        (partial(crawl, "https://example.org/"), "restrat", "restart"), (Client, "deadlin", "deadline"),
+    ],
+)  # fmt: skip
+def test_an_argument_of_the_callable_itself_is_suggested(call: Any, name: str, meant: str) -> None:
+    """Conventions: errors; it is nearer than any setting"""
+    given: dict[str, Any] = {name: 1}
+
+    with pytest.raises(PolicyError, match=rf"^(argument: )?{name} is not .* Did you mean {meant}[?]$"):
+        call(**given)
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"), [("max_in_flight", "max_concurrent"), ("respect_robots", "robots_checker")]
+)
+def test_a_crawler_of_pages_names_its_own_word_for_an_argument_of_the_client(name: str, instead: str) -> None:
+    given: dict[str, Any] = {name: 1}
+
+    with pytest.raises(PolicyError, match=f"^{name} = 1 must be .*{instead}"):
+        WebCrawler(**given)
+
+
+async def test_the_headers_that_stand_for_auth_and_cookies_arrive(site: Site) -> None:
+    """F62: the hints name them"""
+    async with client() as web:
+        await web.fetch(site.url("/"), headers={"Authorization": "Bearer a", "Cookie": "b=c"})
+
+    (seen,) = site.visits("/")
+    assert {("Authorization", "Bearer a"), ("Cookie", "b=c")} <= {*seen.headers}

@@ -22,6 +22,7 @@ from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.request import Failure, Headers, Reply, Request, Response, whole_number
 from curtsy.core.url import Url, parse_url
+from curtsy.engine.arguments import check_names
 from curtsy.engine.keywords import ClientKeywords
 from curtsy.http.registered_domain import are_apart
 
@@ -85,6 +86,7 @@ async def attach(
     page's own site are charged, but do not wait; with "pace" each waits for its turn. Requests to other sites wait for
     the turn of their host, or are refused with `third_party="deny"`. The end of the context closes the client.
     """
+    check_names(settings, ("parts", "third_party"), "attach")
     if settings.get("cache"):
         raise PolicyError("the adapter for Playwright has no cache, because only the browser can create its responses.")
     attachment = Attachment(context, shared.AsyncHops(settings), parts == "follow", third_party == "deny")

@@ -57,8 +57,22 @@ OTHER_NAMES = {
     "text": "main_text",
     "fresh": "restart",
     "retries": "max_retries",
+    "proxies": "proxy",
 }
 """Names of arguments by those that other libraries, and version 0.1, use for them."""
+
+HINTS = {
+    "auth": 'Give headers={"Authorization": …} to the fetch.',
+    "cert": "Give verify= to the client: an ssl.SSLContext with the certificate.",
+    "cookies": 'cookies=True keeps those of sites; your own are headers={"Cookie": …} of a fetch.',
+    "data": "It takes bytes: encode a form with urllib.parse.urlencode, and give its Content-Type in headers.",
+    "files": "Encode the form, and give it as body= of the fetch with its Content-Type in headers.",
+    "proxies": "It takes one URL.",
+    "allow_redirects": "0 follows none.",
+    "follow_redirects": "0 follows none.",
+    "stream": "A body is read completely, up to max_body; download() saves one of any size as a file.",
+}
+"""Ways to reach what an argument of requests or httpx does, which this library has not, or in another form."""
 
 Mark = Literal["at start", "per host at run time"]
 """Property of a setting that is neither type nor bound, for `Annotated`.
@@ -203,8 +217,11 @@ def check_fields(value: Any) -> None:
 def suggested(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that a wrong one stands for: another word for it, or a misspelling; None without one."""
     names = list(known)
-    if (other := OTHER_NAMES.get(name)) is not None:
-        return other if other in names else None
+    other = OTHER_NAMES.get(name)
+    if other in names:
+        return other
+    if other == name or name in HINTS:
+        return None
     return next(iter(difflib.get_close_matches(name, names, 1)), None)
 
 

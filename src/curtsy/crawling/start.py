@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import inspect
 import os
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack
 from curtsy.blocking import LoopThread, close_at_exit
 from curtsy.client import AsyncClient, session_of
 from curtsy.core.errors import PolicyError
-from curtsy.core.setting import rule, suggested
+from curtsy.core.setting import rule
 from curtsy.crawling.crawl import AsyncCrawl
 from curtsy.crawling.estimate import CrawlPlan
 from curtsy.crawling.extract.text import main_text
@@ -31,9 +30,9 @@ from curtsy.crawling.progress import CrawlSnapshot, CrawlSummary
 from curtsy.crawling.results import CrawledPage
 from curtsy.crawling.seeds import Seeds
 from curtsy.crawling.worker_pool import check_workers, workers_of
-from curtsy.engine.arguments import check_parts
+from curtsy.engine.arguments import check_names, check_parts
+from curtsy.engine.keywords import ClientKeywords
 from curtsy.engine.session import Session
-from curtsy.settings.general import keys
 
 T = TypeVar("T")
 
@@ -147,11 +146,7 @@ def _options_of(given: Mapping[str, Any]) -> tuple[CrawlOptions, dict[str, Any]]
     names = {field.name for field in dataclasses.fields(CrawlOptions)}
     options = CrawlOptions(**{name: value for name, value in given.items() if name in names})
     settings = {name: value for name, value in given.items() if name not in names}
-    known = {*inspect.signature(AsyncClient).parameters, *keys()}
-    own = names | CrawlKeywords.__annotations__.keys() - known - {"allowlist", "denylist"}
-    for name in settings.keys() - known:  # a misspelt option; the client reports other unknown names
-        if (near := suggested(name, [*own, *known])) in own:
-            raise PolicyError(f"{name} is not an option of a crawl. Did you mean {near}?")
+    check_names(settings, names | CrawlKeywords.__annotations__.keys() - ClientKeywords.__annotations__, "a crawl")
     return options, settings
 
 

@@ -20,12 +20,13 @@ from curtsy.core.messages import given
 from curtsy.core.policy import Policy
 from curtsy.core.request import Headers, Response
 from curtsy.core.result import FetchResult
-from curtsy.core.setting import number, whole
+from curtsy.core.setting import number, rule, whole
 from curtsy.core.url import Url, parse_url
 from curtsy.crawling.frontier.protocol import Claimed, host_of
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.reader import Reader
 from curtsy.crawling.results import CrawledPage
+from curtsy.engine.arguments import check_names
 from curtsy.http.registered_domain import are_apart
 from curtsy.limits.robots import RobotsTxtChecker
 from curtsy.settings import load
@@ -33,6 +34,10 @@ from curtsy.settings.general import changes
 from curtsy.system.log import LibraryLogger, library_logger
 
 _log: LibraryLogger = library_logger("crawl")
+
+
+_OURS = {"max_in_flight": "given as max_concurrent", "respect_robots": "left out: robots_checker=None means False"}
+"""Client arguments that a WebCrawler does not accept, with the alternative."""
 
 
 class RobotsChecker(Protocol):
@@ -65,6 +70,11 @@ class WebCrawler:
         robots_checker: RobotsChecker | EllipsisType | None = ...,
         **settings: Any,
     ) -> None:
+        for name, must in _OURS.items():
+            if name in settings:
+                raise rule(name, settings[name], must)
+        own = ("max_pages", "crawl_delay", "max_concurrent", "robots_checker")
+        check_names(settings, own, "WebCrawler", unused=_OURS)
         self.max_pages = CrawlOptions(max_pages=max_pages).max_pages or 0
         whole("max_concurrent", max_concurrent, 1)
         number("timeout", timeout)

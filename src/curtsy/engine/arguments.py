@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import os
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from curtsy.core.errors import PolicyError
 from curtsy.core.masking import mask_url
-from curtsy.core.setting import rule
+from curtsy.core.setting import HINTS, OTHER_NAMES, rule, suggested
+from curtsy.engine.keywords import ClientKeywords, FetchKeywords
 from curtsy.stores.blocking import is_store
 from curtsy.stores.url import check_path
 
@@ -26,6 +27,36 @@ def check_parts(**given: object) -> None:
             raise wrong(name, value, must)
         if name == "cache" and isinstance(value, str | os.PathLike):
             check_path(name, value)
+
+
+def check_names(given: Iterable[str], own: Iterable[str], what: str, *, unused: Iterable[str] = ()) -> None:
+    """Raise PolicyError for a misspelled argument of a callable that takes those of a client too.
+
+    `own` names the arguments that the client does not have, `unused` those of the client that the callable does not
+    accept. The client reports the other unknown names.
+    """
+    own = list(own)
+    known = [*own, *(ClientKeywords.__annotations__.keys() - unused)]
+    for name in given:
+        if name not in known and (near := suggested(name, sorted(known))) in own:
+            raise PolicyError(f"{name} is not an argument of {what}. Did you mean {near}?{_more(name)}")
+
+
+def check_options(options: Iterable[str]) -> None:
+    """Raise PolicyError for a keyword that is not an argument of `fetch`."""
+    known = FetchKeywords.__annotations__
+    for name in options:
+        if name in known:
+            continue
+        near = suggested(name, [*known, "max_in_flight"])
+        hint = f" Did you mean {near}?" if near else ""
+        if not near and (meant := OTHER_NAMES.get(name, name)) in ClientKeywords.__annotations__:
+            hint = f" {'It' if meant == name else meant} is an argument of the client, for all its fetches."
+        raise PolicyError(f"{name} is not an argument of a fetch.{hint}{_more(name)}")
+
+
+def _more(name: str) -> str:
+    return f" {HINTS[name]}" if name in HINTS else ""
 
 
 def portable(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +126,7 @@ _PARTS: dict[str, tuple[Callable[[object], bool], str]] = {
         "a folder, a file that ends in .sqlite, a cache such as DiskCache('pages'), or False for none",
     ),
     "stale_while_revalidate": (_is_flag, "True or False"),
-    "cookies": (_is_flag, "True or False"),
+    "cookies": (_is_flag, 'True or False. Cookies of your own are headers={"Cookie": …} of a fetch'),
     "on_record": (_is_hearer, _hearer("FetchRecord")),
     "extract": (
         _is_hearer,

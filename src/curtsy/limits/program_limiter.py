@@ -16,6 +16,7 @@ from curtsy.core.setting import rate
 from curtsy.core.statistics import HostStatistics, summed
 from curtsy.core.time import SECOND
 from curtsy.core.url import parse_domain
+from curtsy.engine.arguments import check_names
 from curtsy.engine.counters import EVERY, Counters, Publisher, whole_statistics
 from curtsy.limits.arguments import program_settings
 from curtsy.limits.domain_limits import DomainLimits, Rates, overall_of
@@ -221,6 +222,7 @@ class PDFDownloader:
     """
 
     def __init__(self, enable_rate_limit: bool = True, **settings: Any) -> None:
+        check_names(settings, ("enable_rate_limit",), "PDFDownloader")
         if not enable_rate_limit:
             settings.setdefault("preset", "own")
         self._is_limited = enable_rate_limit

@@ -14,6 +14,7 @@ from curtsy.core.robots import Verdict
 from curtsy.core.rules import Rules, crawl_delay, filters
 from curtsy.core.setting import DAY, number, rule
 from curtsy.core.url import Url, parse_url
+from curtsy.engine.arguments import check_names
 from curtsy.engine.context import rules_key
 from curtsy.stores.memory import MemoryStore
 
@@ -51,6 +52,7 @@ class RobotsTxtChecker:
         for name, must in _OURS.items():
             if name in settings:
                 raise rule(name, settings[name], must)
+        check_names(settings, ("cache_ttl", "client"), "RobotsTxtChecker", unused=_OURS)
         if user_agent is None:
             user_agent = _configured_agent(settings.get("config"))
         self.user_agent = user_agent

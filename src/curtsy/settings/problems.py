@@ -8,7 +8,7 @@ from typing import Any
 
 from curtsy.core.errors import PolicyError
 from curtsy.core.masking import mask_url
-from curtsy.core.setting import OTHER_NAMES, suggested
+from curtsy.core.setting import HINTS, OTHER_NAMES, suggested
 from curtsy.settings.general import Spot, keys
 
 MOST_SHOWN = 20
@@ -78,6 +78,8 @@ class Problems:
             hint = f"{did_you_mean}It belongs at the top of the file."
         elif elsewhere and key is None and meant in {*OTHER_NAMES.values()} - {*known, *others}:
             hint = f"{did_you_mean}It is an argument of a crawl or a fetch, and an option of commands."
+        elif others and not near and name in HINTS:
+            hint = HINTS[name]
         elif near:
             hint = f"Did you mean {near}?"
         elif len(known) <= 15:
