@@ -189,3 +189,21 @@ def test_the_doctor_finds_what_is_out_of_order(shell: Shell, snapshot: Snapshot)
     assert store["state"] == "no"
     assert "127.0.0.1:1" in store["says"]
     assert "s3cret" not in redis.out + redis.err
+
+
+def test_the_doctor_says_what_happens_while_the_store_is_out_by_the_outage_that_applies(
+    shell: Shell, snapshot: Snapshot
+) -> None:
+    """C18: `wait` on a server, `alone` for a file, unless the settings say otherwise"""
+    server, folder = "redis://127.0.0.1:1/0", f"sqlite:///{shell.home}"
+    cases = [(server, None), (server, "alone"), (folder, None), (folder, "wait")]
+
+    advice = []
+    for store, outage in cases:
+        findings = shell("doctor", "--json", CURTSY_STORE=store, CURTSY_OUTAGE=outage).json["findings"]
+        advice += [each["advice"] for each in findings if each["name"] == "store"]
+
+    assert [each == advice[0] for each in advice] == [True, False, False, True]
+    assert advice[1] == advice[2]
+    snapshot(advice[0], "wait")
+    snapshot(advice[1], "alone")

@@ -165,9 +165,8 @@ def _store(given: CommandContext, is_verbose: bool) -> Iterator[Finding]:
             skew = store.now().epoch / 1e6 - time.time()
             known = f", {console.counted(for_threads(store).survey(1, 1).total, 'host')} known" if is_verbose else ""
     except CurtsyError as error:
-        advice = "Until it works, each process applies the limits on its own."
         is_wrong = isinstance(error, PolicyError)
-        yield Finding("store", "no", str(error), "Correct the setting store." if is_wrong else advice)
+        yield Finding("store", "no", str(error), "Correct the setting store." if is_wrong else _in_outage(given))
         return
     words = f"{store.identity}, written and read in {took * 1000:.0f} ms{known}"
     yield Finding("store", "yes" if is_there else "no", words)
@@ -175,6 +174,16 @@ def _store(given: CommandContext, is_verbose: bool) -> Iterator[Finding]:
         words = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
         advice = "The pace is not affected, but budgets use the days of the store."
         yield Finding("store's clock", "wait", words, advice)
+
+
+def _in_outage(given: CommandContext) -> str:
+    """Return what happens while the store does not work, by the setting `outage` or its default for this store."""
+    from curtsy.stores import outage_of
+
+    settings = given.settings()
+    if outage_of(settings.store, settings.outage) == "wait":
+        return "Until it works, no request is sent (outage: wait)."
+    return "Until it works, each process applies the limits on its own (outage: alone)."
 
 
 def _to_be_made(name: str, path: Path, advice: str) -> Finding:

@@ -85,8 +85,17 @@ def open_async_store(
         store, ledger = AsyncRedisStore(place, clock=clock), None
     if not fallback:
         return store
-    waits = (outage or ("alone" if kind == "sqlite" else "wait")) == "wait"
+    waits = _outage(kind, outage) == "wait"
     return AsyncFallbackStore(store, state=fallback_state_of(store.identity, share, waits, ledger))
+
+
+def outage_of(url: str | None, outage: Outage | None = None) -> Outage:
+    """Return what happens while the store at `url` is unreachable. `outage` is the setting; None for its default."""
+    return _outage(_find(url)[0], outage)
+
+
+def _outage(kind: str, outage: Outage | None) -> Outage:
+    return outage or ("wait" if kind == "redis" else "alone")
 
 
 def read_all(store: Store, prefix: str) -> list[tuple[str, Any]]:
