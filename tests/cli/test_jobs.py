@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.crawling import line_with, linked, numbers, reasons_in
 from tests.cli.documented import FIELDS
-from tests.cli.shell import Shell
+from tests.cli.shell import Shell, stop
 from tests.support.polling import block_until
 from tests.support.redis_server import RedisServer, redis_available
 from tests.support.site import Site, hang
@@ -146,7 +146,9 @@ def test_a_shared_job_is_shown_as_a_local_one_is(shell: Shell, site: Site, snaps
         whole = shell("jobs", "show", "mine", "--store", server.url)
         found = shell("jobs", "show", "mine", "--store", server.url, "--json").json
 
-    assert _titles(half.out) == [title.replace("folder", "store") for title in _titles(alone.out)]
+    assert [title for title in _titles(half.out) if title != "worker"] == [
+        title.replace("folder", "store") for title in _titles(alone.out)
+    ]
     state = line_with(half.out, "state ")
     assert "--max-pages" in state
     snapshot(state, "state")
@@ -159,7 +161,8 @@ def test_a_shared_job_is_shown_as_a_local_one_is(shell: Shell, site: Site, snaps
     assert [(count, url) for count, _, url in reasons_in(whole.out)] == [(1, site.url("/private/a"))]
     assert set(found) == FIELDS["jobs show"]
     assert (found["seeds"], found["pages"], found["queued"], found["ended"]) == ([site.url("/")], 6, 0, "done")
-    assert (found["skipped_by_reason"], found["crew"]) == ({"robots_disallowed": 1}, [])
+    assert found["skipped_by_reason"] == {"robots_disallowed": 1}
+    assert [(each["state"], each["pages"]) for each in found["crew"]] == [("stopped", 4), ("stopped", 2)]
     assert (listed["is_shared"], listed["pages"], listed["changed_at"]) == (True, 6, found["changed_at"])
     assert (listed["failed"], listed["skipped"]) == (0, 1)
 
@@ -167,6 +170,12 @@ def test_a_shared_job_is_shown_as_a_local_one_is(shell: Shell, site: Site, snaps
 def _titles(shown: str) -> list[str]:
     """What the rows of a job are called."""
     return [line.partition("  ")[0] for line in shown.split("\n\n")[0].splitlines()]
+
+
+def pass_time(server: RedisServer, job: str, seconds: int, worker: str) -> None:
+    """Let so many seconds pass since the last heartbeat of a worker."""
+    for key in ("workers", "seen"):
+        server.command("ZINCRBY", f"curtsy:crawl:{{{job}}}:{key}", -seconds * 1_000_000, worker)
 
 
 def test_those_at_work_on_a_shared_job_are_named_with_when_they_were_last_heard(shell: Shell, site: Site) -> None:
@@ -186,7 +195,7 @@ def test_those_at_work_on_a_shared_job_are_named_with_when_they_were_last_heard(
         process.kill()
         process.communicate()
         [worker] = found["crew"]
-        server.command("ZINCRBY", "curtsy:crawl:{mine}:workers", -60_000_000, worker["worker"])  # a minute goes by
+        pass_time(server, "mine", 60, worker["worker"])
         killed, left = shell(*look), shell(*look, "--json").json
 
     assert (removed.code, "running" in removed.err) == (1, True), "as a job of this machine"
@@ -199,6 +208,63 @@ def test_those_at_work_on_a_shared_job_are_named_with_when_they_were_last_heard(
     assert " 1 min " in line_with(killed.out, *data)
     assert (left["state"], left["crew"][0]["worker"]) == ("unfinished", worker["worker"])
     assert left["busiest"] == []
+
+
+def test_a_worker_that_was_lost_is_named_until_its_pages_are_queued_again(
+    shell: Shell, site: Site, snapshot: Snapshot
+) -> None:
+    """Issue 17: also when others have worked since, and when none does"""
+    if reason := redis_available():
+        pytest.skip(reason)
+    linked(site, 3, "/slow")
+    site.reply("/slow", hang())
+    with RedisServer() as server:
+        words, look = ("crawl", site.url("/"), "--job", "mine"), ("jobs", "show", "mine")
+        shell.env["CURTSY_STORE"] = server.url
+        process = shell.start(*words, "--jsonl", "lost.jsonl")
+        block_until(lambda: bool(site.count("/slow")), process)
+        block_until(lambda: shell(*look, "--json").json["pages"] == 4, process)
+        process.kill()
+        process.communicate()
+        [worker] = shell(*look, "--json").json["crew"]
+        pass_time(server, "mine", 60, worker["worker"])
+        other = shell.start(*words, XDG_STATE_HOME=str(shell.home / "other"))
+        block_until(lambda: len(shell(*look, "--json").json["crew"]) == 2, other)
+        stopped = stop(other)
+
+        shown, crew = shell(*look), shell(*look, "--json").json["crew"]
+        again = shell("jobs", "requeue", "mine", "--worker", worker["worker"], "--yes", "--json")
+        after = shell(*look, "--json").json
+
+    assert (worker["state"], stopped.code) == ("running", 130)
+    assert [(each["state"], each["pages"]) for each in crew] == [("stopped", 0), ("lost", 4)]
+    assert (crew[1]["worker"], crew[1]["heard_ago"] >= 60) == (worker["worker"], True)
+    for each in crew:
+        line = line_with(shown.out, "worker ", each["worker"]).replace(each["worker"], "WORKER")
+        snapshot(re.sub(r"\S+ as ", "", line), each["state"])
+    assert (again.code, again.json["requeued"], after["queued"]) == (0, 4, 5)
+
+
+def test_of_very_many_workers_the_latest_are_shown(shell: Shell, site: Site) -> None:
+    """Issue 17: containers get a new name at each restart"""
+    if reason := redis_available():
+        pytest.skip(reason)
+    with RedisServer() as server:
+        shell("crawl", site.url("/"), "--job", "mine", "--store", server.url)
+        notes = [word for number in range(1100) for word in (f"totals:{number}", '{"fetched":1}')]
+        server.command("HSET", "curtsy:crawl:{mine}:notes", *notes)
+        beats = [word for number in range(1000, 1100) for word in (number, str(number))]
+        server.command("ZADD", "curtsy:crawl:{mine}:seen", *beats)
+
+        shown = shell("jobs", "show", "mine", "--store", server.url)
+        found = shell("jobs", "show", "mine", "--store", server.url, "--json").json
+
+    names = [each["worker"] for each in found["crew"]]
+    assert (len(names), found["earlier_workers"]) == (1000, 101)
+    assert names[1:101] == [str(number) for number in reversed(range(1000, 1100))]
+    assert (found["crew"][-1]["state"], found["crew"][-1]["heard_ago"]) == (None, None)
+    assert len([line for line in shown.out.splitlines() if line.startswith("worker ")]) == 20
+    assert "1,081" in shown.out
 
 
 def test_what_failed_and_what_was_left_alone_are_told_apart_everywhere(shell: Shell, site: Site) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from curtsy.crawling.frontier.protocol import Done, Ending, Found
 from curtsy.crawling.frontier.redis import RedisFrontier
-from curtsy.crawling.frontier.redis_jobs import PRESENCE, RedisJobs, find
+from curtsy.crawling.frontier.redis_jobs import MOST_SEEN, PRESENCE, Heartbeat, RedisJobs, find
 from curtsy.crawling.jobs import shared
 from curtsy.crawling.progress import CrawlTotals, together
 from tests.support.redis_server import RedisServer
@@ -46,6 +46,40 @@ async def test_a_job_says_who_is_at_work_and_when_that_was_last_heard(server: Re
     assert later is not None
     assert (here.heard, here.workers) == ({"one": PRESENCE - 1, "two": 0.0}, 2)
     assert (later.heard, later.workers) == ({"one": PRESENCE + 1, "two": 2.0}, 1)
+
+
+async def test_the_last_heartbeat_of_ended_workers_is_remembered(server: RedisServer) -> None:
+    """Issue 17: of one that was killed, after others have dropped it; of one that signed off; after a restart, none"""
+    clock = Time()
+    workers = {name: RedisFrontier(server.url, "seen", worker=name, clock=clock) for name in ("here", "killed", "gone")}
+    registry = RedisJobs(server.url, clock=clock)
+    for each in workers.values():
+        await each.claim()
+    await workers["gone"].close()
+    clock.seconds += 60
+    await workers["here"].claim()
+
+    found = await registry.job("seen")
+    server.command("ZADD", "curtsy:crawl:{seen}:seen", *(word for each in range(2000) for word in (each, f"old{each}")))
+    clock.seconds += 2
+    await workers["here"].claim()
+    many = await registry.job("seen")
+    for each in workers.values():
+        await each.close()
+    new = RedisFrontier(server.url, "seen", worker="new", clock=clock, restart=True)
+    await new.claim()
+    anew = await registry.job("seen")
+    await new.close()
+    await registry.aclose()
+
+    assert found is not None
+    assert many is not None
+    assert anew is not None
+    assert found.seen == {"here": Heartbeat(0.0), "killed": Heartbeat(60.0), "gone": Heartbeat(60.0, is_last=True)}
+    assert set(found.heard) == {"here"}
+    assert len(many.seen) == MOST_SEEN
+    assert {"here", "killed", "gone"} <= many.seen.keys()
+    assert set(anew.seen) == {"new"}
 
 
 async def test_a_look_is_no_change(server: RedisServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import time
@@ -21,7 +22,7 @@ from curtsy.core.time import span
 
 if TYPE_CHECKING:
     from curtsy.core.crawl_record import CrawlRecord
-    from curtsy.crawling.frontier.redis_jobs import JobSummary
+    from curtsy.crawling.frontier.redis_jobs import Heartbeat, JobSummary
     from curtsy.crawling.jobs import Job
 
 NARROW = 70
@@ -30,8 +31,8 @@ NARROW = 70
 MOST_HOSTS = 10
 """Maximum number of a job's hosts shown."""
 
-MOST_WORKERS = 20
-"""Maximum number of a job's workers shown."""
+MOST_WORKERS, MOST_CREW = 20, 1000
+"""Maximum number of a job's workers shown, and with --json: the latest ones."""
 
 STYLES = {"running": "green", "unfinished": "yellow", "done": "dim", "damaged": "red"}
 
@@ -178,8 +179,8 @@ def _ago(second: float | None) -> str:
 def show(given: CommandContext, name: str, is_json: bool) -> None:
     """Show one job: its start URLs, scope, totals, skipped URLs with reasons, and how to resume it.
 
-    While it runs, also its workers with their last heartbeat, and the hosts with the most pages. The counts of a shared
-    job are those of all its workers.
+    While it runs, also the hosts with the most pages. The counts of a shared job are those of all its workers. It lists
+    these with their last heartbeats, also stopped ones, and those that were lost: they ended without signing off.
     """
     from curtsy.crawling.jobs import folder_of, look, shared
 
@@ -189,8 +190,10 @@ def show(given: CommandContext, name: str, is_json: bool) -> None:
     records = {key: each for key, each in running.items() if key == job.name or key.startswith(f"{job.name}:")}
     if job.is_running and job.counts is None and (record := records.get(job.name)) is not None:
         job = _running_job(job, record)
+    crew = _crew(job, records, found)
     whole = _in_full(job, _fields(job, running, found)) | {
-        "crew": _crew(job, records, found), "busiest": _busiest(records) if job.is_running else [],
+        "crew": crew[:MOST_CREW], "earlier_workers": len(crew[MOST_CREW:]),
+        "busiest": _busiest(records) if job.is_running else [],
     }  # fmt: skip
     if is_json:
         console.write_json(whole)
@@ -216,24 +219,34 @@ def _shared_one(server: str, name: str) -> JobSummary | None:
 
 
 def _crew(job: Job, records: dict[str, CrawlRecord], found: JobSummary | None) -> list[dict[str, Any]]:
-    """Return the workers of a job, the latest heartbeat first; of a shared one also those that did not sign off."""
+    """Return the workers of a job, the latest heartbeat first; of a shared one also those that have ended."""
     from curtsy.crawling.jobs import TOTALS, totals_of
 
     if found is None:
         alone = [records[job.name]] if job.is_running and job.name in records else []
         return [
-            {"worker": None, "process": each.process, "heard_ago": max(0.0, time.time() - each.updated_at),
-             "pages": each.pages + each.cached}
+            {"worker": None, "process": each.process, "state": "running",
+             "heard_ago": max(0.0, time.time() - each.updated_at), "pages": each.pages + each.cached}
             for each in alone
         ]  # fmt: skip
+    from curtsy.crawling.frontier.redis_jobs import PRESENCE
+
+    def state_of(beat: Heartbeat | None) -> str | None:
+        if beat is None:
+            return None
+        return "stopped" if beat.is_last else "running" if beat.ago <= PRESENCE else "lost"
+
+    noted = (name.removeprefix(f"{TOTALS}:") for name in found.notes if name.startswith(f"{TOTALS}:"))
+    beats: dict[str, Heartbeat | None] = {**dict.fromkeys(noted), **found.seen}
     return [
         {
             "worker": worker,
             "process": None if (record := records.get(f"{job.name}:{worker}")) is None else record.process,
-            "heard_ago": ago,
+            "state": state_of(beat),
+            "heard_ago": None if beat is None else beat.ago,
             "pages": totals_of(found.notes, f"{TOTALS}:{worker}").pages,
         }
-        for worker, ago in sorted(found.heard.items(), key=lambda each: each[1])
+        for worker, beat in sorted(beats.items(), key=lambda each: math.inf if each[1] is None else each[1].ago)
     ]
 
 
@@ -291,7 +304,7 @@ def _show(job: Job, whole: dict[str, Any], server: str) -> None:
     workers = sum(name.startswith(TOTALS) for name in job.notes)
     fetched = headline(job.totals) + (f" by {workers:,} workers" if workers > 1 else "")
     outputs = [name for name in job.notes if name.startswith("output:") and name.count(":") > 1]
-    more, seeds = len(whole["crew"]) - MOST_WORKERS, whole["seeds"]
+    more, seeds = len(whole["crew"]) + whole["earlier_workers"] - MOST_WORKERS, whole["seeds"]
     rows: list[tuple[str, str | None]] = [
         ("state", _state(whole, ": stopped at {}, can be resumed")),
         ("start", None if not seeds else seeds[0] + (f" and {len(seeds) - 1:,} more" if len(seeds) > 1 else "")),
@@ -320,7 +333,9 @@ def _show(job: Job, whole: dict[str, Any], server: str) -> None:
 
 def _worker(each: dict[str, Any]) -> str:
     name = " as ".join(word for word in (each["process"], each["worker"]) if word is not None)
-    return f"{name}: {console.counted(each['pages'], 'page')}, last heartbeat {span(each['heard_ago'])} ago"
+    heard = "no heartbeat known" if each["heard_ago"] is None else f"last heartbeat {span(each['heard_ago'])} ago"
+    state = f", {each['state']}" if each["state"] in ("stopped", "lost") else ""
+    return f"{name}: {console.counted(each['pages'], 'page')}{state}, {heard}"
 
 
 @command(

@@ -18,10 +18,10 @@ if redis.call('HGET', KEYS[1] .. ':meta', 'born') ~= ARGV[2] then
 end
 """
 
-# ARGV: now, born, worker, microseconds for which a worker counts as present, format that the worker can write, and the
-# number of URLs that it has leased. Returns the job's format, the pages of all workers, the present workers, and the
-# leased URLs of each (nothing for a worker of an earlier version). Once all present workers can write a later format,
-# it becomes the job's.
+# ARGV: now, born, worker, microseconds for which a worker counts as present, format that the worker can write, the
+# number of URLs that it has leased, and the number of workers to keep in `seen`. Returns the job's format, the pages
+# of all workers, the present workers, and the leased URLs of each (nothing for an earlier version). Once all
+# present workers can write a later format, it becomes the job's.
 BEAT = lua(
     _TIME,
     _ALIVE,
@@ -31,6 +31,8 @@ local leased = KEYS[1] .. ':leased'
 redis.call('ZREMRANGEBYSCORE', key, '-inf', now - ARGV[4])
 redis.call('ZADD', key, now, ARGV[3])
 redis.call('HSET', leased, ARGV[3], ARGV[6])
+redis.call('ZADD', KEYS[1] .. ':seen', now, ARGV[3])
+redis.call('ZREMRANGEBYRANK', KEYS[1] .. ':seen', 0, -1 - ARGV[7])
 local workers = redis.call('ZRANGE', key, 0, -1)
 local written = tonumber(redis.call('HGET', META, 'format'))
 if written < format then
@@ -169,15 +171,23 @@ return 1
 """,
 )
 
-# ARGV: now. Returns the workers that have not signed off, each with the microseconds since its last heartbeat.
+# ARGV: now. Returns the workers that have not signed off, each with the microseconds since its last heartbeat. Then the
+# same of all workers that are remembered, and for each of these 1 if it has not signed off, else 0.
 PRESENT = lua(
     _TIME,
     r"""
-local found = redis.call('ZRANGE', KEYS[1] .. ':workers', 0, -1, 'WITHSCORES')
-for place = 2, #found, 2 do
-  found[place] = now - found[place]
+local function aged(key)
+  local found = redis.call('ZRANGE', KEYS[1] .. key, 0, -1, 'WITHSCORES')
+  for place = 2, #found, 2 do
+    found[place] = now - found[place]
+  end
+  return found
 end
-return found
+local seen, are_left = aged(':seen'), {}
+for place = 1, #seen, 2 do
+  are_left[#are_left + 1] = redis.call('HEXISTS', KEYS[1] .. ':leased', seen[place])
+end
+return {aged(':workers'), seen, are_left}
 """,
 )
 
@@ -200,7 +210,7 @@ if born and is_restart then
 end
 if not born or is_restart then
   born, partitions, format, even = string.format('%.0f', present), ARGV[4], ARGV[5], 1
-  for _, name in ipairs({'notes', 'pages', 'versions', 'leased', 'written', 'callers', 'taken'}) do
+  for _, name in ipairs({'notes', 'pages', 'versions', 'leased', 'seen', 'written', 'callers', 'taken'}) do
     redis.call('DEL', KEYS[1] .. ':' .. name)
   end
   redis.call('DEL', META, workers)

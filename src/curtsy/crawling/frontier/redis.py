@@ -44,6 +44,7 @@ from curtsy.crawling.frontier.protocol import (
 from curtsy.crawling.frontier.redis_codec import Call, Script
 from curtsy.crawling.frontier.redis_jobs import (
     FORMAT,
+    MOST_SEEN,
     PRESENCE,
     RedisJobs,
     SharedJob,
@@ -416,7 +417,8 @@ class RedisFrontier:
 
     async def _give_back(self, job: SharedJob) -> None:
         """Sign off. Claims that may have ended are left to expire, so that another worker looks for their pages."""
-        calls = [Call(("ZREM", f"{home(self._name)}:workers", self._worker))]
+        lists = (("ZREM", "workers"), ("HDEL", "leased"))
+        calls = [Call((word, f"{home(self._name)}:{key}", self._worker)) for word, key in lists]
         if not self._unconfirmed:
             calls += self._notes.forget(job)
         await self._registry.ask(calls)
@@ -457,7 +459,7 @@ class RedisFrontier:
     async def _beat(self, job: SharedJob) -> None:
         """Send the heartbeat, and read which workers are present and whether they are at work."""
         told = len(self._claims)
-        words = (self._registry.now(), job.born, self._worker, round(PRESENCE * SECOND), FORMAT, told)
+        words = (self._registry.now(), job.born, self._worker, round(PRESENCE * SECOND), FORMAT, told, MOST_SEEN)
         [answer] = await self._registry.demand([BEAT.on(home(self._name), *words)])
         self._format, self._notes.pages, workers, leased = answer
         self._registry.check(self._name, self._format)  # it may have been upgraded while this worker was away

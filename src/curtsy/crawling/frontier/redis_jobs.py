@@ -3,7 +3,8 @@
     curtsy:crawls                        set     names of all jobs
     curtsy:crawl:{name}:meta             hash    creation time, number of partitions, format, pages of all workers
     curtsy:crawl:{name}:workers          zset    workers by the time of their last heartbeat
-    curtsy:crawl:{name}:leased           hash    leased URLs of each worker, by its last heartbeat
+    curtsy:crawl:{name}:leased           hash    leased URLs of each worker, by its last heartbeat, until it signs off
+    curtsy:crawl:{name}:seen             zset    the latest workers by the time of their last heartbeat, also ended ones
     curtsy:crawl:{name}:versions         hash    formats that the workers can write, before the job is upgraded
     curtsy:crawl:{name}:pages            hash    pages of each worker
     curtsy:crawl:{name}:notes            hash    plain values
@@ -44,6 +45,9 @@ from curtsy.stores.redis_server import Moving, NoScript, RedisCluster, Refusing,
 PRESENCE = 6.0
 """Seconds after its last heartbeat for which a worker counts as present."""
 
+MOST_SEEN = 1000
+"""Number of workers of a job whose last heartbeat is remembered: the latest ones."""
+
 FORMAT, OLDEST_FORMAT = 4, 3
 """Latest and oldest known version of the partition layout. Jobs of other versions are refused.
 
@@ -57,7 +61,7 @@ _PREFIX = "curtsy:"
 _NAMES = f"{_PREFIX}crawls"
 _BATCH = 500
 
-_KEYS = ("workers", "versions", "leased", "pages", "notes", "written", "callers", "taken")
+_KEYS = ("workers", "versions", "leased", "seen", "pages", "notes", "written", "callers", "taken")
 
 _AGAIN = 1.0
 """Seconds after which a call is repeated if it waits for its server."""
@@ -93,13 +97,26 @@ class SharedJob(msgspec.Struct, frozen=True):
         return _bases(self.name, self.born, self.partitions, self.is_even)[partition]
 
 
+class Heartbeat(msgspec.Struct, frozen=True):
+    """Last heartbeat of a worker."""
+
+    ago: float
+    """Seconds since then."""
+
+    is_last: bool = False
+    """True if the worker has signed off."""
+
+
 class JobSummary(msgspec.Struct, frozen=True):
     """State of a job."""
 
     name: str
     counts: Counts
     heard: dict[str, float] = {}
-    """Seconds since the last heartbeat of each worker that has not signed off."""
+    """Seconds since the last heartbeat of each worker that has not signed off, as far as others have not dropped it."""
+
+    seen: dict[str, Heartbeat] = {}
+    """Last heartbeat of the latest workers, also of those that were killed or have signed off."""
 
     changed_at: float | None = None
     """Epoch second of the last change, by the server's clock; None if nothing was ever added."""
@@ -257,12 +274,18 @@ class RedisJobs:
         self.check(name, job.format)
         peeks = [PEEK.on(job.base(number)) for number in range(job.partitions)]
         asked = [PRESENT.on(home(name), self.now()), Call(("HGETALL", f"{home(name)}:notes")), *peeks]
-        heard, notes, *found = await self.demand(asked)
+        [heard, seen, are_left], notes, *found = await self.demand(asked)
+        ago = {worker.decode(): ago / SECOND for worker, ago in _pairs(heard)}
+        beats = {
+            worker.decode(): Heartbeat(ago / SECOND, not is_left)
+            for (worker, ago), is_left in zip(_pairs(seen), are_left, strict=True)
+        }
         changed_at, *counts = zip(*found, strict=True)
         return JobSummary(
             name=name,
             counts=Counts(*map(sum, counts)),
-            heard={worker.decode(): ago / SECOND for worker, ago in _pairs(heard)},
+            heard=ago,
+            seen={name: Heartbeat(each) for name, each in ago.items()} | beats,  # an earlier version is not in `seen`
             changed_at=max(changed_at) / SECOND or None,
             notes=read_notes(notes),
         )
