@@ -58,6 +58,12 @@ class Driven:
     def pass_over(self, url: str, other: str) -> bool:
         return self._run(self.inner.pass_over(url, other))
 
+    def unreported(self, urls: Iterable[str]) -> list[str]:
+        return self._run(self.inner.unreported(urls))
+
+    def report(self, urls: Iterable[str]) -> None:
+        self._run(self.inner.conclude([], reported=urls))
+
     def done(
         self,
         claimed: Claimed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +66,14 @@ class Lost(LocalFrontier):
         """As the server would."""
         return [self._is_late or claimed.url not in self._lost for claimed in claims]
 
-    async def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
+    async def conclude(
+        self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None, reported: Iterable[str] = ()
+    ) -> list[bool]:
         """From then on it is known."""
         if self._is_late:
             self._is_late = False
             raise Lapsed("some are another's now")
-        return await super().conclude(endings, notes)
+        return await super().conclude(endings, notes, reported)
 
 
 @pytest.mark.parametrize("is_late", [False, True])
@@ -98,12 +100,14 @@ class Full(LocalFrontier):
 
     writes = 0
 
-    async def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
+    async def conclude(
+        self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None, reported: Iterable[str] = ()
+    ) -> list[bool]:
         """Fail once."""
         self.writes += 1
         if self.writes == 2:
             raise StoreError("the disk is full")
-        return await super().conclude(endings, notes)
+        return await super().conclude(endings, notes, reported)
 
 
 @pytest.mark.parametrize("size", [10, 2000], ids=["shorter than the cut", "longer than the cut"])

@@ -148,11 +148,13 @@ def test_the_pages_of_each_host_and_what_was_left_out_are_there_when_it_is_opene
     [claimed] = frontier.claim()
     frontier.done(claimed, is_page=True)
     frontier.pass_over(one, two)
+    frontier.report([two])
     frontier.close()
 
     frontier = local(path)
 
     assert frontier.pass_over(two, one)
+    assert frontier.unreported([one, two]) == [one]
     assert [claimed.host_pages for claimed in frontier.claim()] == [1]
     frontier.close()
 

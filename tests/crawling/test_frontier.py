@@ -208,6 +208,21 @@ def test_of_two_pages_of_a_host_that_are_left_out_for_one_another_the_last_is_ke
     assert frontier.pass_over(two, one)
 
 
+def test_a_url_without_a_page_is_reported_once_and_can_be_queued_nevertheless(frontier: Driven) -> None:
+    one, two, three = urls("a.org", 1, 2, 3)
+    frontier.add([one])
+    frontier.pass_over(two, one)
+
+    assert frontier.unreported([one, two, one]) == [one, two], "each once, though it was queued or left out"
+    assert frontier.unreported([one]) == [one], "to look marks nothing"
+    frontier.report([one, two, "no url", "https://a.org/\udcff"])
+    left = frontier.unreported([one, two, three, "no url", "https://a.org/\udcff"])
+
+    assert left == [three]
+    assert frontier.add([two]) == 1
+    assert frontier.counts().hosts == 1, "a host outside the crawl is none of its hosts"
+
+
 @pytest.mark.parametrize("wrong", ["a.org", "https://a.org", "/x", "", "ftp://a.org/"])
 def test_what_is_not_canonical_is_refused_and_nothing_is_added(frontier: Driven, wrong: str) -> None:
     with pytest.raises(ValueError) as told:

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -65,9 +65,11 @@ async def test_a_job_is_spread_over_a_cluster_and_found_again(cluster: RedisClus
 class Killed(RedisFrontier):
     """A frontier whose process is killed when it has stored its notes, before its claims end."""
 
-    async def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
+    async def conclude(
+        self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None, reported: Iterable[str] = ()
+    ) -> list[bool]:
         self._notes.store = self._store  # type: ignore[method-assign, assignment]
-        return await super().conclude(endings, notes)
+        return await super().conclude(endings, notes, reported)
 
     async def _store(self, *given: Any) -> None:
         await Notes.store(self._notes, *given)

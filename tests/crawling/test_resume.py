@@ -313,6 +313,34 @@ async def test_a_limit_of_pages_holds_over_all_parts_of_a_job(site: Site, tmp_pa
     assert (len(first), len(second)) == (5, 3)
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+async def test_a_url_outside_the_crawl_has_one_row_however_often_the_job_is_resumed(
+    kind: str, request: pytest.FixtureRequest, site: Site, tmp_path: Path
+) -> None:
+    """Also one that two hosts link to, and a seed that the settings refuse."""
+    there = site.url("", host="localhost")
+    far, near, refused = "http://far.test/", site.url("/no/1"), site.url("/denied")
+    graph(site, {"/": ["/a", "/b", far, "/no/1"], "/a": [far, "/no/1"], "/b": [far, "/no/1"]})
+    graph(site, {"/": [f"{there}/a", far], "/a": [far]}, host="localhost")
+    given: dict[str, Any] = {"job": "once" if kind == "redis" else tmp_path / "job", "skip": ["/no/"], **QUICK}
+    if kind == "redis":
+        given["store"] = request.getfixturevalue("server").url
+    table, seeds = tmp_path / "skipped.csv", [site.url("/"), f"{there}/", refused]
+    written = []
+
+    for most in (1, 2, 3, None):
+        outputs = [f"skipped:{table}"]
+        async with acrawl(seeds, outputs=outputs, max_pages=most, deny_paths=["/denied"], **given) as crawl:
+            summary = await crawl.run()
+        with table.open(newline="") as file:
+            written.append([row["url"] for row in csv.DictReader(file)])
+
+    assert sorted(written[-1]) == sorted([far, near, refused])
+    assert all(len(set(rows)) == len(rows) for rows in written)
+    assert sum(crawl.totals.left_out.values()) == 2
+    assert (summary.ended, summary.skipped) == ("done", 1)
+
+
 async def test_a_limit_of_pages_per_host_holds_over_all_parts_of_a_job(site: Site, tmp_path: Path) -> None:
     """Issue 5: also over a part that had no such limit"""
     build(site, "fan", 20)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Container, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -71,6 +71,17 @@ def counted(totals: CrawlTotals, batch: Sequence[Finished], seconds: float) -> C
     return new
 
 
+def without_links(batch: Sequence[Finished], known: Container[str]) -> Sequence[Finished]:
+    """Return the batch without the links outside the crawl that are not `known` as new, each link once."""
+    left, found = set[str](), []
+    for each in batch:
+        own = each.claimed.url
+        rows = [row for row in each.skipped if row.url == own or (row.url in known and row.url not in left)]
+        left.update(row.url for row in rows if row.url != own)
+        found.append(each if len(rows) == len(each.skipped) else msgspec.structs.replace(each, skipped=rows))
+    return found
+
+
 class Attempt(NamedTuple):
     """Batch that is in the outputs, and that the frontier is to record."""
 
@@ -81,6 +92,9 @@ class Attempt(NamedTuple):
     totals: CrawlTotals
     notes: Mapping[str, Any]
     """What the frontier stores with the endings, the states and totals included."""
+
+    reported: Sequence[str]
+    """Links outside the crawl and seeds that are in the outputs now."""
 
 
 class Leftover(NamedTuple):
@@ -141,6 +155,10 @@ class Committer:
         MOST_LEFT. They are not in the frontier."""
         self._left: Counter[str] = Counter()
         """Number of all such seeds, by reason."""
+        self._left_rows: dict[str, None] = {}
+        """Those that are in the outputs now but not yet marked as reported; at most MOST_LEFT."""
+        self._late: set[str] = set()
+        """Names of outputs that this run has added."""
 
     @property
     def pages(self) -> int:
@@ -161,6 +179,8 @@ class Committer:
         self.totals = self.before = totals_of(notes, self._totals_name)
         for output in self._outputs:
             state = notes.get(key := self._key(output))
+            if state is None:
+                self._late.add(output.name)
             await _whole(in_thread(output.open, state)) if _is_rolled(output) else output.open(state)
             self._states[key] = output.flush()  # of a cut file, the end that it has now
         if self._states:  # noted before the first page, so that after a kill the files are recognized as ours
@@ -230,13 +250,20 @@ class Committer:
         batch = await self._settle(batch)
         await self._frontier.conclude([Ending(each.claimed, Deferred(0.0)) for each in batch])
 
-    def leave(self, seed: SkippedUrl) -> None:
-        """Report to the outputs a seed that is not requested in this run."""
-        self._left[seed.reason] += 1
-        if len(self.left) < MOST_LEFT:
-            self.left[seed.url] = seed.reason
-        for output in self._outputs:
-            output.skipped(seed)
+    async def leave(self, seeds: Sequence[SkippedUrl]) -> None:
+        """Report seeds that are not requested in this run to the outputs that do not have them from an earlier run."""
+        new = set(await self._frontier.unreported(seed.url for seed in seeds) if seeds else ())
+        for seed in seeds:
+            self._left[seed.reason] += 1
+            if len(self.left) < MOST_LEFT:
+                self.left[seed.url] = seed.reason
+            if seed.url in self._left_rows:
+                continue
+            if len(self._left_rows) < MOST_LEFT:
+                self._left_rows[seed.url] = None
+            for output in self._outputs:
+                if seed.url in new or output.name in self._late:
+                    output.skipped(seed)
 
     def final(self, elapsed: float) -> CrawlTotals:
         """Return the totals at the end of a run, including skipped seeds. `elapsed` is in seconds."""
@@ -285,6 +312,9 @@ class Committer:
         batch, before = await self._settle(batch), batch
         if before and not batch:
             return
+        links = [row.url for each in batch for row in each.skipped if row.url != each.claimed.url]
+        reported = await self._frontier.unreported(links) if links else []
+        batch = without_links(batch, frozenset(reported))
         if self._is_torn:
             await _whole(in_thread(self._mend))
         self._is_torn, self._attempt = True, None
@@ -299,7 +329,7 @@ class Committer:
         for finished in batch:
             notes.update(finished.notes)
         endings = [each.ending(now, is_logged=self._is_logged) for each in batch]
-        await self._record(Attempt(endings, states, totals, notes))
+        await self._record(Attempt(endings, states, totals, notes, [*reported, *self._left_rows]))
 
     async def _settle(self, batch: Sequence[Finished]) -> Sequence[Finished]:
         """Complete an attempt whose notes the frontier has stored, as if its reply was lost; return the other claims.
@@ -320,7 +350,7 @@ class Committer:
 
     async def _record(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        await self._frontier.conclude(attempt.endings, attempt.notes)
+        await self._frontier.conclude(attempt.endings, attempt.notes, attempt.reported)
         self._states.update(attempt.states)
         self._tell_recorded()
         self._is_torn, self._attempt = False, None

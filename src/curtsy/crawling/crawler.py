@@ -94,6 +94,8 @@ class Crawler:
             Ended.MAX_BYTES: options.max_bytes,
         }
         self._notes: dict[str, Any] = {}
+        self._left: list[SkippedUrl] = []
+        """Seeds that are not requested, until they are reported."""
         self._is_begun = False
         """True once the first seeds have defined the scope."""
         self._timers = session.timers
@@ -191,6 +193,13 @@ class Crawler:
         """Queue some seeds, unless very many URLs are queued."""
         if not self._may_feed():
             return
+        try:
+            await self._feed_some()
+        finally:
+            left, self._left = self._left, []
+            await self._committer.leave(left)
+
+    async def _feed_some(self) -> None:
         is_large = self._lease is not None and self.fetches.places_in_use > 0  # else the first page comes first
         urls = await self._feeder.take(SHARED_CHUNK if is_large else CHUNK)
         if urls and not self._is_begun:
@@ -206,7 +215,7 @@ class Crawler:
         return self._feeder.is_ready and self.counts.queued < (QUEUED_ON_DISK if self._job else QUEUED_IN_MEMORY)
 
     def _leave(self, url: str, reason: Reason, message: str) -> None:
-        self._committer.leave(SkippedUrl(url, str(reason), message, at=moment(self._session.epoch())))
+        self._left.append(SkippedUrl(url, str(reason), message, at=moment(self._session.epoch())))
 
     def _wanted_pages(self) -> int | None:
         """Return how many more pages are needed than URLs are queued; None if there is no limit."""

@@ -43,6 +43,8 @@ from curtsy.crawling.frontier.url_table import (
     UrlRow,
     rank_of,
     rank_parts,
+    report_group,
+    report_mark,
     skip_mark,
 )
 from curtsy.http.registered_domain import group_of, site_of
@@ -209,9 +211,17 @@ class LocalFrontier:
             self._table.put_back(lease.row, is_answered=False)
             self._end(schedule, lease, now, is_queued=True)
 
-    async def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
-        """Add the URLs found, end the claims and store the notes in one transaction."""
+    async def unreported(self, urls: Iterable[str]) -> list[str]:
+        """Return the URLs that are not marked as reported, each once."""
+        return [url for url in dict.fromkeys(urls) if not self._table.has_seen(report_group(url), report_mark(url))]
+
+    async def conclude(
+        self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None, reported: Iterable[str] = ()
+    ) -> list[bool]:
+        """Add the URLs found, mark those reported, end the claims and store the notes in one transaction."""
         with self._transaction():
+            for url in reported:
+                self._table.mark(report_group(url), report_mark(url))
             if notes:
                 self._table.note(notes)
             return [self._conclude(ending) for ending in endings]

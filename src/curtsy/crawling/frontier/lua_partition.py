@@ -280,6 +280,26 @@ return report(was_left_out and 1 or 0)
 """,
 )
 
+# ARGV from 5: whether to mark (1 or 0), then fingerprints of URLs without a page. The result is which of them were not
+# marked before.
+REPORT = lua(
+    PRELUDE,
+    SEEN,
+    r"""
+local marks, new = ARGV[5] == '1', {}
+for at = 6, #ARGV do
+  local is_old
+  if marks then
+    is_old = not is_new(ARGV[at])
+  else
+    is_old = is_seen(ARGV[at], state.level)
+  end
+  new[at - 5] = is_old and 0 or 1
+end
+return report(new)
+""",
+)
+
 # ARGV from 5: ticket, nonce, microseconds of the lease.
 RENEW = lua(
     PRELUDE,

@@ -12,7 +12,7 @@ The frontier receives these decisions as hints (`after`, `seconds`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -217,8 +217,19 @@ class AsyncFrontier(Protocol):
         """
         ...
 
-    async def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
+    async def unreported(self, urls: Iterable[str]) -> list[str]:
+        """Return those of the URLs without a page that no output has yet, each once.
+
+        Workers of a shared frontier that find a URL at the same moment may each get it.
+        """
+        ...
+
+    async def conclude(
+        self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None, reported: Iterable[str] = ()
+    ) -> list[bool]:
         """Add the URLs found, end the claims and store the notes; return which claims were valid.
+
+        `reported` are URLs without a page that the outputs have now; `unreported` leaves them out from now on.
 
         On one machine this is atomic: after a kill, all or nothing is stored. On many machines, the URLs found are
         stored before their page is done. The notes are stored by the time the claims have ended. URLs found by a claim

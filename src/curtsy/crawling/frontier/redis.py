@@ -10,14 +10,13 @@ and stops a margin earlier.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 import msgspec
@@ -27,7 +26,7 @@ from curtsy.core.time import SECOND
 from curtsy.crawling.frontier import redis_codec
 from curtsy.crawling.frontier.local import microseconds
 from curtsy.crawling.frontier.lua_job import BEAT
-from curtsy.crawling.frontier.lua_partition import ADD, CLAIM, END, PASS_OVER, RENEW
+from curtsy.crawling.frontier.lua_partition import ADD, CLAIM, END, PASS_OVER, RENEW, REPORT
 from curtsy.crawling.frontier.partition import LOOK, NEVER, PARTITIONS, Partitions, check_partitions, total
 from curtsy.crawling.frontier.protocol import (
     MOST_FAILURES,
@@ -249,7 +248,21 @@ class RedisFrontier:
         held.update(site_of(each.host) for each in claimed)
         return claimed
 
-    async def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
+    async def unreported(self, urls: Iterable[str]) -> list[str]:
+        """Return the URLs that are not marked as reported, each once."""
+        return await self._report(urls, marks=False)
+
+    async def _report(self, urls: Iterable[str], *, marks: bool) -> list[str]:
+        job, new = await self._opened(), list[str]()
+        parts = redis_codec.report_parts(urls, job.partitions)
+        calls = [self._call(job, REPORT, at, *redis_codec.report_words(each, marks=marks)) for at, each in parts]
+        for (at, each), reply in zip(parts, await self._registry.demand(calls), strict=True):
+            new += compress(each, redis_codec.read_numbers(self._learn(at, reply).answer))
+        return new
+
+    async def conclude(
+        self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None, reported: Iterable[str] = ()
+    ) -> list[bool]:
         """Add the URLs found, then end the claims; raise Lapsed if any claim is lost.
 
         The notes are stored before the claims end, unless another worker has taken over a claim meanwhile. If one does
@@ -267,6 +280,7 @@ class RedisFrontier:
         except Lapsed:
             self._unconfirmed -= self._notes.taken
             raise
+        await self._report(reported, marks=True)
         batches: dict[int, list[int]] = {}
         words: dict[int, list[Any]] = {}
         for place, ending in enumerate(endings):
@@ -387,15 +401,8 @@ class RedisFrontier:
         """Return failed URLs with their reasons, by time; of very many, the first ones of each partition."""
         job = await self._opened()
         counts = [report.failed for report in await self._poll(job)]
-        share = min(1.0, limit / max(1, sum(counts)))
-        calls = [
-            Call(("LRANGE", f"{job.base(number)}:failures", 0, math.ceil(count * share) - 1))
-            for number, count in enumerate(counts)
-            if count
-        ]
-        replies = await self._registry.demand(calls)
-        found = sorted((redis_codec.read_failure(each) for reply in replies for each in reply), key=attrgetter("at"))
-        return [(each.url, each.reason) for each in found[:limit]]
+        replies = await self._registry.demand(redis_codec.failure_calls(job.base, counts, limit))
+        return redis_codec.read_failures(replies)[:limit]
 
     async def note(self, notes: Mapping[str, Any]) -> None:
         """Store plain values by name, common to all workers."""

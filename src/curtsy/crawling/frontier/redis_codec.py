@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
 from curtsy.crawling.frontier.local import CHUNK, microseconds
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done, Ending, Failed, Found, host_of
-from curtsy.crawling.frontier.url_table import demoted, fingerprint, rank_of, rank_parts
+from curtsy.crawling.frontier.url_table import demoted, fingerprint, rank_of, rank_parts, report_group, report_mark
 from curtsy.http.registered_domain import site_of
 
 Group = tuple[str, int, str]
@@ -176,6 +178,42 @@ def pieces(
             for url in piece:
                 words += (fingerprint(url), target_of(url))
     return found
+
+
+def report_parts(urls: Iterable[str], partitions: int) -> list[tuple[int, list[str]]]:
+    """Return partitions with the URLs without a page whose marks they have, each URL once."""
+    found: dict[int, list[str]] = {}
+    for url in dict.fromkeys(urls):
+        found.setdefault(report_group(url) % partitions, []).append(url)
+    return [
+        (partition, each[start : start + _PIECE])
+        for partition, each in found.items()
+        for start in range(0, len(each), _PIECE)
+    ]
+
+
+def report_words(urls: Sequence[str], *, marks: bool) -> tuple[int, ...]:
+    """Return the script arguments that look for reported URLs; with `marks`, mark them."""
+    return int(marks), *(fingerprint(report_mark(url)) for url in urls)
+
+
+def failure_calls(base_of: Callable[[int], str], counts: Sequence[int], limit: int) -> list[Call]:
+    """Return the calls that read the first `limit` failures or a few more: of each partition the same share.
+
+    `counts` are the failures of each partition, and `base_of` returns the key prefix of a partition.
+    """
+    share = min(1.0, limit / max(1, sum(counts)))
+    return [
+        Call(("LRANGE", f"{base_of(partition)}:failures", 0, math.ceil(count * share) - 1))
+        for partition, count in enumerate(counts)
+        if count
+    ]
+
+
+def read_failures(replies: Sequence[Sequence[bytes]]) -> list[tuple[str, str]]:
+    """Return the failed URLs of some partitions with their reasons, by time."""
+    found = sorted((read_failure(each) for reply in replies for each in reply), key=attrgetter("at"))
+    return [(each.url, each.reason) for each in found]
 
 
 def end_words(ending: Ending, partitions: int) -> tuple[Any, ...]:

@@ -95,7 +95,22 @@ def fingerprint(url: str) -> int:
 
     Among a million URLs of one host, the chance of a collision is 1 in 37 million.
     """
-    return int.from_bytes(_blake2b(url.encode(), digest_size=8).digest(), "little", signed=True)
+    return int.from_bytes(
+        _blake2b(url.encode(errors="backslashreplace"), digest_size=8).digest(), "little", signed=True
+    )
+
+
+def report_mark(url: str) -> str:
+    """Return the key that marks a URL without a page as reported to the outputs, among the URLs seen."""
+    return url + "##"
+
+
+def report_group(url: str) -> int:
+    """Return a negative number in place of that of the host: a reported URL's host may be outside the crawl.
+
+    It keeps the marks of one host close together in a table that is ordered by host. The URL may be an invalid seed.
+    """
+    return -1 - (fingerprint(url.partition("://")[2].partition("/")[0]) & 0x7FFFFFFF)
 
 
 def skip_mark(url: str) -> str:
