@@ -296,3 +296,13 @@ def test_a_mirror_names_the_page_to_begin_with_and_the_same_command_updates_it(s
     assert (second.json["cached"], second.json["requisites"]) == (2, 1)
     assert {visit.status for visit in site.visits() if visit.path != "/robots.txt"} == {304}
     assert page.stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize("option", ["--jsonl", "--parquet", "--warc", "--csv", "--skipped"])
+def test_an_output_that_ends_with_the_process_is_refused(shell: Shell, option: str, snapshot: Snapshot) -> None:
+    """The pages would be lost; in a program, the memory can be read."""
+    done = shell("crawl", "https://example.org/", option, "Memory://bucket/p.jsonl")
+
+    assert (done.code, done.out) == (2, "")
+    if option == "--jsonl":
+        snapshot(done.err)

@@ -230,6 +230,21 @@ OUTPUT = partial(once, type=path_name, metavar="FILE")
 """Declaration of an output that is a file, or a folder with another `metavar`."""
 
 
+def check_places(files: Mapping[str, str], *, has_seeds: bool) -> None:
+    """Raise UsageError for an output, by its kind, at a URL that is a seed or would be lost with the process."""
+    for kind, path in files.items():
+        option = "--out" if kind == "folder" else f"--{kind}"
+        if path.lower().startswith("memory://"):
+            raise click.UsageError(
+                f"{option} {path} would be in the memory of this process, and lost at its end. Give a path, or the "
+                "URL of an object store."
+            )
+        if not has_seeds and path.lower().startswith(("http://", "https://")):
+            from curtsy.core.masking import mask_url
+
+            raise click.UsageError(f"{option} took {mask_url(path)} as its value. Give it a path, and then the URL.")
+
+
 def worker_count(text: str | int) -> int | Literal["auto"]:
     """Parse a number of worker processes, or `auto`. Raises BadParameter."""
     if text == "auto":

@@ -23,6 +23,7 @@ from curtsy.cli.command import (
     RENDER,
     OneName,
     byte_count,
+    check_places,
     command,
     duration,
     host_name,
@@ -292,14 +293,7 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
 
 def _check(words: dict[str, Any], files: Mapping[str, str]) -> None:
     """Raise UsageError for options that contradict each other."""
-    if not words["urls"] and words["source"] is None:
-        from curtsy.core.masking import mask_url
-
-        for kind, path in files.items():
-            if path.lower().startswith(("http://", "https://")):
-                raise click.UsageError(
-                    f"--{kind} took {mask_url(path)} as its value. Give it a path, and then the URL."
-                )
+    check_places(files, has_seeds=bool(words["urls"]) or words["source"] is not None)
     if words["is_json"] and words["jsonl"] == "-":
         raise click.UsageError("--json and --jsonl - both write to standard output. Give --jsonl a file.")
     if words["body"] is not None and words["jsonl"] is None and words["parquet"] is None:
