@@ -444,7 +444,7 @@ def test_an_output_that_is_not_named_again_is_told(shell: Shell, site: Site, sna
     other = shell("crawl", site.url("/"), "--job", "mine", "--limit", "3", "--jsonl", "b.jsonl")
     fresh = shell("crawl", site.url("/"), "--job", "mine", "--restart", "--limit", "2", "--json")
 
-    snapshot(line_with(other.err, str(shell.project / "a.jsonl")))
+    snapshot(json.loads(line_with(other.err, str(shell.project / "a.jsonl")))["msg"])
     assert (fresh.code, fresh.json["total"]) == (0, 2)
     assert "a.jsonl" not in fresh.err
     assert line_with(fresh.err, " mine") == f"  {fresh.json['resume']}"  # and no word of an earlier run

@@ -78,14 +78,52 @@ def test_fields_go_into_a_table_and_those_of_one_page_to_the_terminal(shell: She
     assert (wrong.code, twice.code, asked) == (2, 2, 0)
     assert wrong.err.splitlines()[1:3] == ["    name=h1 >", "             ^"]
     assert (done.code, done.json["extract_errors"]) == (0, 0)
-    assert (shell.project / "x.csv").read_text().splitlines() == [
-        "url,name,links",
+    lines = (shell.project / "x.csv").read_text().splitlines()
+    assert lines[0] == "url,name,links,fetched_at"
+    assert [line.rpartition(",")[0] for line in lines[1:]] == [
         f'{site.url("/")},Shop,"[""{site.url("/tea")}""]"',
         f'{site.url("/tea")},Green tea,"[""{site.url("/")}""]"',
     ]
     fields = {"name": "Green tea", "links": [site.url("/")]}
     assert one.json == {"url": site.url("/tea"), "extracted": fields}
     assert (full.json["ok"], full.json["extracted"]) == (True, fields)
+
+
+def test_a_table_with_other_fields_is_refused_by_a_job_that_starts_anew(shell: Shell, site: Site) -> None:
+    """Issue 18, 5: before the job is emptied; a plan of it is still made"""
+    linked(site, 3)
+    words = ("crawl", site.url("/"), "--job", "mine", "--csv", "x.csv")
+    shell(*words, "--extract", "name=title")
+    before = (shell.project / "x.csv").read_bytes()
+    site.clear()
+
+    refused = [shell(*words, "--extract", "name=h1", *more) for more in ((), ("--restart",))]
+    planned = shell(*words, "--extract", "name=h1", "--dry-run")
+    pages = shell("jobs", "show", "mine", "--json").json["pages"]
+
+    assert ([done.code for done in refused], planned.code) == ([74, 74], 0)
+    assert [done.err.count(str(shell.project / "x.csv")) for done in refused] == [1, 1]
+    assert site.count("/p/1") == 0
+    assert ((shell.project / "x.csv").read_bytes(), pages) == (before, 4)
+
+
+def test_what_is_added_to_an_output_and_what_it_lacks_is_told(shell: Shell, site: Site, snapshot: Snapshot) -> None:
+    """U14: at the start and at the end, in words and in JSON"""
+    linked(site, 9)
+    a, b = shell.project / "a.jsonl", shell.project / "b.csv"
+    words = ("crawl", site.url("/"), "--job", "mine", "--jsonl", "a.jsonl")
+    shell(*words, "--max-pages", "4")
+
+    more = shell(*words, "--csv", "b.csv", "--max-pages", "6")
+    last = shell(*words, "--csv", "b.csv", "--json")
+
+    told = [line for line in more.err.splitlines() if "b.csv lacks" in line]
+    assert [numbers(line.partition("lacks")[2]) for line in told] == [[4, 4], [4, 6]]
+    snapshot(told[1], "lacks")
+    snapshot(line_with(more.err, "written to a.jsonl"), "added")
+    assert last.json["added"] == {f"jsonl:{a}": 4, f"csv:{b}": 4}
+    assert last.json["written"] == {f"jsonl:{a}": 10, f"csv:{b}": 6}
+    assert last.json["earlier"] == {f"csv:{b}": 4}
 
 
 # Closed pipes.

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from curtsy.core.errors import PolicyError
+from curtsy.core.errors import NotWritten, PolicyError
+from curtsy.crawling import jobs
 from curtsy.crawling.extract.fields import MOST_MATCHES, MOST_TAGS, fields_of, values_of
 from curtsy.crawling.results import CrawledPage
 from curtsy.crawling.start import acrawl
@@ -183,7 +184,7 @@ async def test_every_output_has_the_fields(site: Site, tmp_path: Path) -> None:
     }
     assert lines == {site.url(path): fields for path, fields in expected.items()}
     rows = list(csv.DictReader((tmp_path / "x.csv").read_text().splitlines()))
-    assert list(rows[0]) == ["url", "name", "price", "links"]
+    assert list(rows[0]) == ["url", "name", "price", "links", "fetched_at"]
     assert {row["url"]: (row["name"], row["price"], row["links"]) for row in rows} == {
         site.url("/"): ("", "", '["/tea","/cup","/none","/bad"]'),
         site.url("/tea"): ("Tea", "-3.50", "[]"),
@@ -273,5 +274,48 @@ async def test_a_job_keeps_its_fields(site: Site, tmp_path: Path, snapshot: Snap
     assert summary.fetched == 5
     rows = list(csv.reader((tmp_path / "x.csv").read_text().splitlines()))
     names = {"/tea": "Tea", "/cup": "'=Cup", "/bad": "Bad"}
-    assert rows[0] == ["url", "name"]
-    assert sorted(rows[1:]) == sorted([site.url(path), name] for path, name in names.items())
+    assert rows[0] == ["url", "name", "fetched_at"]
+    assert sorted(row[:2] for row in rows[1:]) == sorted([site.url(path), name] for path, name in names.items())
+
+
+@pytest.mark.parametrize("most", [2, None], ids=["unfinished", "finished"])
+async def test_an_output_with_other_fields_is_not_continued(
+    site: Site, tmp_path: Path, snapshot: Snapshot, most: int | None
+) -> None:
+    """Issue 18, 5: nor by a job that starts over, which is left as it is"""
+    shop(site)
+    table, lines = tmp_path / "x.csv", tmp_path / "x.jsonl"
+    given: dict[str, Any] = QUICK | {"job": tmp_path / "job", "max_pages": most}
+    await acrawl(site.url("/"), extract={"name": "h1"}, outputs=[table, lines], **given).run()
+    before, pages = table.read_bytes(), jobs.look(tmp_path / "job").totals.pages
+    site.clear()
+
+    for output, extract in ((table, {"name": "title"}), (table, {"name": "h1", "x": "p"}), (lines, None)):
+        with pytest.raises(NotWritten) as caught:
+            acrawl(site.url("/"), extract=extract, outputs=[output], restart=True, **given)
+    left = jobs.look(tmp_path / "job").totals.pages
+    other = {"extract": {"name": "title"}, **given}
+    await acrawl(site.url("/"), outputs=[tmp_path / "y.csv"], restart=True, **other).run()
+    with pytest.raises(NotWritten):
+        await acrawl(site.url("/"), outputs=[tmp_path / "y.csv", table], **other).run()
+    await acrawl(site.url("/"), extract={"name": "h1"}, outputs=[table], restart=True, **given).run()
+
+    snapshot(str(caught.value))
+    assert left == pages
+    assert table.read_bytes().startswith(before)
+    assert {row["name"] for row in csv.DictReader(table.read_text().splitlines())} <= {"Tea", "'=Cup", "Bad"}
+
+
+async def test_rows_of_two_runs_differ_in_their_time(site: Site, tmp_path: Path) -> None:
+    """Issue 18, 5: a table of a crawl that runs again has the rows of both; a field of that name is the user's"""
+    shop(site)
+    given: dict[str, Any] = QUICK | {"job": tmp_path / "job", "extract": {"name": "h1"}}
+    for _ in range(2):
+        summary = await acrawl(site.url("/"), outputs=[tmp_path / "x.csv"], restart=True, **given).run()
+    await acrawl(site.url("/"), extract={"fetched_at": "h1"}, outputs=[tmp_path / "y.csv"], **QUICK).run()
+
+    rows = list(csv.DictReader((tmp_path / "x.csv").read_text().splitlines()))
+    assert len({(row["url"], row["fetched_at"]) for row in rows}) == len(rows) == 6
+    [written] = summary.outputs
+    assert (written.before, written.entries) == (3, 6)
+    assert (tmp_path / "y.csv").read_text().startswith("url,fetched_at\n")

@@ -16,6 +16,7 @@ import pytest
 from curtsy.core.errors import PolicyError
 from curtsy.crawling import jobs
 from curtsy.crawling.crawl import AsyncCrawl
+from curtsy.crawling.outputs.skipped import SkippedCsv
 from curtsy.crawling.start import acrawl
 from curtsy.stores.sqlite_file import FileInUse
 from tests.crawling.crawl_process import CrawlProcess
@@ -396,3 +397,36 @@ def test_jobs_can_be_looked_at_and_removed(site: Site, tmp_path: Path) -> None:
     assert job.counts is not None
     assert job.counts.queued == 2
     assert not list(jobs.jobs(tmp_path / "jobs"))
+
+
+async def test_an_output_is_compared_with_all_pages_of_its_job(
+    site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture, snapshot: Snapshot
+) -> None:
+    """U14: those of runs in which it was not named are not in it; a job that starts over has none of them"""
+    build(site, "fan", 20)
+    site.reply("/page/19", Reply(404))
+    job, names = tmp_path / "job", ("a.jsonl", "b.jsonl", "skipped.csv")
+    a, b, skipped = (tmp_path / name for name in names)
+
+    async def lacking(most: int, *outputs: Path, **more: Any) -> dict[str, int]:
+        given = [SkippedCsv(each) if each == skipped else each for each in outputs]
+        async with acrawl(
+            site.url("/page/0"), job=job, outputs=given, max_pages=most, max_in_flight=1, **QUICK, **more
+        ) as crawl:
+            summary = await crawl.run()
+        return {Path(each.name).name: each.earlier for each in summary.outputs}
+
+    found = [await lacking(3, a)]
+    with caplog.at_level(logging.WARNING, "curtsy"):
+        found += [await lacking(7, a, b), await lacking(9, b)]
+        told = [record.getMessage() for record in caplog.records if record.name == "curtsy.crawl"]
+        found += [await lacking(10, a, b), await lacking(12, a, b), await lacking(40, a), await lacking(40, b, skipped)]
+    anew = await lacking(5, a, b, restart=True)
+
+    assert found == [
+        {"a.jsonl": 0}, {"a.jsonl": 0, "b.jsonl": 3}, {"b.jsonl": 3}, {"a.jsonl": 2, "b.jsonl": 3},
+        {"a.jsonl": 2, "b.jsonl": 3}, {"a.jsonl": 2}, {"b.jsonl": 10, "skipped.csv": 1},
+    ]  # fmt: skip
+    assert anew == {"a.jsonl": 0, "b.jsonl": 0}
+    assert [(str(a) in each, str(b) in each) for each in told] == [(False, True), (True, False)]
+    snapshot("\n".join(told))

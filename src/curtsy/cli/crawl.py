@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,7 +34,7 @@ from curtsy.cli.command import (
     worker_count,
 )
 from curtsy.cli.context import PATIENCE, CommandContext, Exit, handle_signals, leave, run
-from curtsy.cli.crawl_job import announcement, drop_unstarted, start_of, unsaved
+from curtsy.cli.crawl_job import announcement, drop_unstarted, start_of, unsaved, written_messages
 from curtsy.cli.get import cache_options, make_folder, url_lines
 from curtsy.cli.urls import ALLOW_HTTP, complete_lines, complete_urls
 from curtsy.core.crawl_messages import deaths_in_run, not_extracted_in_run
@@ -416,6 +415,8 @@ def _conclude(wanted: CrawlArguments, summary: CrawlSummary, examples: Examples,
                 **summary.as_dict(), "message": summary.message, "job": wanted.job or None, "outputs": wanted.files,
                 "written": {each.name: each.entries for each in summary.outputs},
                 "missing": {each.name: each.missing for each in summary.outputs if each.missing},
+                "added": {each.name: each.entries - each.before for each in summary.outputs},
+                "earlier": {each.name: each.earlier for each in summary.outputs if each.earlier},
                 "examples": {
                     reason: {"url": each.url, "message": each.message} for reason, each in examples.by_reason.items()
                 },
@@ -432,42 +433,10 @@ def _conclude(wanted: CrawlArguments, summary: CrawlSummary, examples: Examples,
         console.say(not_extracted_in_run(summary.totals.extract_errors))
     if summary.worker_deaths:
         console.say(deaths_in_run(summary.worker_deaths))
-    held = {each.name.partition(":")[0]: each for each in summary.outputs}
-    for kind, path in wanted.files.items():
-        place, found = _numbered(kind, path), held[kind]
-        if found.missing:
-            console.say(
-                f"{place} has {found.entries:,} of {found.entries + found.missing:,} entries: the output was cut or "
-                "removed after they were written, and URLs that are done are not fetched again. To get all pages, "
-                "start over with --restart."
-            )
-        elif path != "-" and (found.entries or summary.ended in ("done", "max_pages")):
-            console.say(f"written to {place}.{_where_to_begin(kind, path, wanted.seeds.head)}")
+    for line in written_messages(wanted.files, summary, wanted.seeds.head):
+        console.say(line)
     if (hint := resume_hint(summary, wanted.job)) is not None:
         console.say(hint, command=resume)
-
-
-def _where_to_begin(kind: str, path: str, seeds: Sequence[str]) -> str:
-    """Return a sentence that names the file of the first seed in a mirror; empty for other outputs."""
-    if kind != "mirror":
-        return ""
-    from curtsy.crawling.outputs.mirror import file_at
-
-    files = (file for seed in seeds if (file := file_at(path, seed)) is not None)
-    return "".join(f" Open {file} in a browser." for file in islice(files, 1))
-
-
-def _numbered(kind: str, path: str) -> str:
-    """Return a shell pattern for the files of an output that numbers them; the path of any other."""
-    from curtsy.crawling.outputs.part_storage import is_url
-
-    if kind == "warc" and not is_url(path):
-        stem = re.sub(r"\.warc(\.gz)?$", "", path, flags=re.IGNORECASE)
-        return f"{stem}-*.warc{'' if path.lower().endswith('.warc') else '.gz'}"
-    if kind != "parquet" and not is_url(path):
-        return path
-    stem, dot, ending = path.rpartition("/")[2].partition(".")
-    return f"{path.removesuffix(stem + dot + ending)}{stem}{'-' * bool(stem)}*{dot}{ending}"
 
 
 class Stopping:

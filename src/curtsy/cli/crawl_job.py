@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from curtsy.cli import console
+from curtsy.core.crawl_messages import output_lacks
 from curtsy.core.errors import StoreError
 
 if TYPE_CHECKING:
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
 
     from curtsy.cli.context import CommandContext
     from curtsy.crawling.crawl import AsyncCrawl
+    from curtsy.crawling.outputs.protocol import Written
+    from curtsy.crawling.progress import CrawlSummary
 
 
 HOSTS = 100
@@ -102,10 +107,6 @@ async def announcement(crawl: AsyncCrawl, start: JobStart, outputs: Collection[s
             queues = await crawl.frontier.busiest(HOSTS)
             if held := await slots_held(session_of(crawl.client), [each.host for each in queues]):
                 lines.append(slots_of_killed_run(held))
-        for name in () if crawl.is_shared else notes:  # each worker of a shared job has its own outputs
-            kind, _, path = name.removeprefix("output:").partition(":")
-            if name.startswith("output:") and path and f"{kind}:{path}" not in outputs:
-                lines.append(f"the job wrote to {path} before, which is not named now: it will lack the new pages.")
         most, pages = crawl.options.max_pages, pages_in(notes)
         if most is not None and pages >= most:
             return [*lines, f"the job has {console.counted(pages, 'page')} already: a higher --max-pages fetches more."]
@@ -136,3 +137,52 @@ def drop_unstarted(name: str) -> None:
         job = look(folder_of(name))
         if not job.is_running and not seeds_of(job.notes):
             remove(folder_of(name))
+
+
+def written_messages(files: Mapping[str, str], summary: CrawlSummary, seeds: Sequence[str]) -> list[str]:
+    """Return what the outputs contain at the end of a crawl. `files` are their paths by kind."""
+    from curtsy.crawling.output_notes import counted_in
+
+    held, lines = {each.name.partition(":")[0]: each for each in summary.outputs}, list[str]()
+    for kind, path in files.items():
+        place, found = _numbered(kind, path), held[kind]
+        if found.missing:
+            lines.append(
+                f"{place} has {found.entries:,} of {found.entries + found.missing:,} entries: the output was cut or "
+                "removed after they were written, and URLs that are done are not fetched again. To get all pages, "
+                "start over with --restart."
+            )
+        elif path != "-" and (found.entries or summary.ended in ("done", "max_pages")):
+            lines.append(f"written to {place}.{_where_to_begin(path, seeds) if kind == 'mirror' else _added(found)}")
+        if found.earlier:
+            lines.append(output_lacks(place, found.earlier, counted_in(found.name, summary.totals)))
+    return lines
+
+
+def _added(written: Written) -> str:
+    """Return a sentence on the entries of earlier runs in an output; empty if there are none."""
+    if not written.before:
+        return ""
+    new = max(0, written.entries - written.before)
+    return f" {new:,} {'entry was' if new == 1 else 'entries were'} added to the {written.before:,} of earlier runs."
+
+
+def _where_to_begin(path: str, seeds: Sequence[str]) -> str:
+    """Return a sentence that names the file of the first seed in a mirror."""
+    from curtsy.crawling.outputs.mirror import file_at
+
+    files = (file for seed in seeds if (file := file_at(path, seed)) is not None)
+    return "".join(f" Open {file} in a browser." for file in islice(files, 1))
+
+
+def _numbered(kind: str, path: str) -> str:
+    """Return a shell pattern for the files of an output that numbers them; the path of any other."""
+    from curtsy.crawling.outputs.part_storage import is_url
+
+    if kind == "warc" and not is_url(path):
+        stem = re.sub(r"\.warc(\.gz)?$", "", path, flags=re.IGNORECASE)
+        return f"{stem}-*.warc{'' if path.lower().endswith('.warc') else '.gz'}"
+    if kind != "parquet" and not is_url(path):
+        return path
+    stem, dot, ending = path.rpartition("/")[2].partition(".")
+    return f"{path.removesuffix(stem + dot + ending)}{stem}{'-' * bool(stem)}*{dot}{ending}"

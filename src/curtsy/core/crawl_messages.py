@@ -301,8 +301,21 @@ def other_cache_mode(job: str, *, is_offline: bool) -> str:
 def column_missing(path: str, name: str) -> str:
     """Describe a field for which a table has no column."""
     return (
-        f"{path} has no column for the field {name}, because its first page had none. Return the same fields for each "
-        "page, or use JSON lines."
+        f"{path} has no column for the field {name}: its columns are the fields of its first row. Return the same "
+        "fields for each page, or use JSON lines."
+    )
+
+
+def output_not_named(path: str) -> str:
+    """Describe an output of a job that a run does not name."""
+    return f"the job wrote to {path} before, which is not named now: it will lack the new pages."
+
+
+def output_lacks(path: str, earlier: int, entries: int) -> str:
+    """Describe an output without the first `earlier` of a job's `entries`: runs without the output fetched them."""
+    return (
+        f"{path} lacks {earlier:,} of {entries:,} entries: the crawl had fetched them before this output was named. To "
+        "get all, start over (--restart, restart=True)."
     )
 
 

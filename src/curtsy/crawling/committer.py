@@ -19,6 +19,7 @@ import msgspec
 from curtsy.core.errors import CurtsyError
 from curtsy.crawling.frontier.protocol import PAGES, AsyncFrontier, Deferred, Done, Ending, Lapsed
 from curtsy.crawling.jobs import TOTALS, WorkerId, spool_of, totals_of
+from curtsy.crawling.output_notes import OUTPUTS, Coverage, Fields, check_fields, coverage, read_notes
 from curtsy.crawling.outputs.parts import Parts
 from curtsy.crawling.outputs.protocol import FileOutput, Output, Written
 from curtsy.crawling.outputs.skipped import Examples
@@ -140,6 +141,9 @@ class Committer:
         self._is_logged = any(map(_may_be_lost, outputs))
         """True if a page may be lost after it is done, so that the frontier records it for `requeue`."""
         self._totals_name = TOTALS + who
+        self._entries: dict[str, int] = {}
+        """Entries of each output at the start of the run."""
+        self._coverage = Coverage()
         self._states: dict[str, Any] = {}
         """End of each output, as recorded in the frontier."""
         self._is_torn = False
@@ -173,6 +177,22 @@ class Committer:
     def has_state(self, notes: Mapping[str, Any]) -> bool:
         """Return whether an earlier run has recorded the end of an output."""
         return any(self._key(output) in notes for output in self._outputs)
+
+    async def begin(self, notes: Mapping[str, Any], extract: Fields) -> None:
+        """Open all outputs for a run that extracts some fields, and report those that lack pages of earlier runs.
+
+        Raises NotWritten for an output with other fields.
+        """
+        check_fields(self._outputs, extract, notes, self._who)
+        await self.open(notes)
+        self._entries = {each.name: each.written().entries for each in self._files}
+        names = [each.name for each in self._outputs if each.name != Examples.name]
+        known = read_notes(notes, self._who)
+        self._coverage = coverage(known, names, extract, self.totals)
+        for message in self._coverage.told:
+            _log.warning(message)
+        if self._coverage.notes != known:
+            await self._frontier.note({OUTPUTS + self._who: msgspec.to_builtins(self._coverage.notes)})
 
     async def open(self, notes: Mapping[str, Any]) -> None:
         """Resume all outputs at the ends in the frontier's notes. Raises StoreError if the notes are damaged."""
@@ -215,7 +235,14 @@ class Committer:
 
     def written(self) -> tuple[Written, ...]:
         """Return the actual contents of the outputs."""
-        return tuple(output.written() for output in self._files)
+        return tuple(
+            msgspec.structs.replace(
+                output.written(),
+                before=self._entries.get(output.name, 0),
+                earlier=self._coverage.earlier(output.name),
+            )
+            for output in self._files
+        )
 
     async def finish(self, seconds: float | None = None) -> CurtsyError | None:
         """Complete all outputs, store and list their parts; return the error if that failed.

@@ -26,7 +26,6 @@ from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.protocol import AsyncFrontier, HostQueue
 from curtsy.crawling.jobs import (
     COMMAND,
-    EXTRACT,
     OFFLINE,
     WorkerId,
     check_cache_mode,
@@ -36,6 +35,7 @@ from curtsy.crawling.jobs import (
     pages_in,
 )
 from curtsy.crawling.options import CrawlOptions
+from curtsy.crawling.output_notes import EXTRACT
 from curtsy.crawling.outputs.protocol import Output
 from curtsy.crawling.progress import CrawlSnapshot, CrawlSummary, CrawlTotals, Ended, HostProgress, shortfall
 from curtsy.crawling.results import CrawledPage

@@ -27,7 +27,7 @@ from curtsy.crawling.channel import Forget
 from curtsy.crawling.committer import Committer
 from curtsy.crawling.filters import Filters
 from curtsy.crawling.frontier.protocol import LEASE, AsyncFrontier, Counts, Deferred
-from curtsy.crawling.jobs import ENDED, SCOPE, SEEDS, SITEMAPS, check_seeds, seeds_of, widen
+from curtsy.crawling.jobs import ENDED, SCOPE, SEEDS, SITEMAPS, check_seeds, extract_note, seeds_of, widen
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.page_limit import PageLimit
 from curtsy.crawling.progress import CrawlSummary, Ended, Hosts, end_message
@@ -166,7 +166,7 @@ class Crawler:
         """Resume outputs and frontier, or begin with the seeds."""
         self._notes = await self._frontier.notes()
         check_seeds(self._job, self._seeds.head, self._notes)
-        await self._committer.open(self._notes)
+        await self._committer.begin(self._notes, extract_note(self._options.extract))
         self.filters.sitemaps.resume(self._notes.get(SITEMAPS))
         await self._frontier.note({ENDED: ""})
         if self._seeds.head:

@@ -31,6 +31,7 @@ from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.local import read_job, requeue_in
 from curtsy.crawling.frontier.protocol import Counts, Requeue, host_of
 from curtsy.crawling.options import DEFINING, CrawlOptions
+from curtsy.crawling.output_notes import EXTRACT, Fields, kept
 from curtsy.crawling.outputs.skipped import Examples, SkippedCsv
 from curtsy.crawling.progress import CrawlTotals, together
 from curtsy.stores.sqlite_file import FileInUse
@@ -45,9 +46,6 @@ SEEDS = "seeds"
 
 SCOPE = "scope"
 """Scope of the job."""
-
-EXTRACT = "extract"
-"""Fields that the job extracts: its selectors by name, or `function`; None without."""
 
 OFFLINE = "offline"
 """True if the job replays the cache, so that URLs without a copy have failed."""
@@ -111,12 +109,12 @@ def check_seeds(job: str, seeds: Sequence[str], notes: Mapping[str, Any]) -> Non
         raise PolicyError(other_job(job, began, seeds[0]))
 
 
-def extract_note(extract: Mapping[str, str] | Callable[..., Any] | None) -> dict[str, str] | str | None:
+def extract_note(extract: Mapping[str, str] | Callable[..., Any] | None) -> Fields:
     """Return the fields to extract as the notes have them."""
     return dict(extract) if isinstance(extract, Mapping) else None if extract is None else "function"
 
 
-def check_extract(job: str, extract: dict[str, str] | str | None, notes: Mapping[str, Any]) -> None:
+def check_extract(job: str, extract: Fields, notes: Mapping[str, Any]) -> None:
     """Refuse fields that differ from those of the job, because its outputs would have both. Raises PolicyError."""
     if seeds_of(notes) and notes.get(EXTRACT) != extract:
         raise PolicyError(other_fields(job))
@@ -237,7 +235,7 @@ def is_finished(job: Job, seeds: Sequence[str]) -> bool:
 
 
 def output_ends(folder: Path | None) -> dict[str, Any]:
-    """Return the notes on the ends of a job's files, which a restart keeps; none of a new or damaged job.
+    """Return the notes on a job's files, which a restart keeps; none of a new or damaged job.
 
     Raises FileInUse if a process works on the job.
     """
@@ -245,11 +243,12 @@ def output_ends(folder: Path | None) -> dict[str, Any]:
         return {}
     try:
         _, notes = read_job(folder / FRONTIER)
+        ends = {name: value for name, value in notes.items() if name.startswith("output:") and name.count(":") > 1}
+        return {**ends, **kept(notes)}
     except FileInUse:
         raise
     except StoreError:
         return {}
-    return {name: value for name, value in notes.items() if name.startswith("output:") and name.count(":") > 1}
 
 
 def mark_unnamed(folder: Path) -> None:

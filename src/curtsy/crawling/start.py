@@ -20,9 +20,10 @@ from curtsy.crawling.extract.text import main_text
 from curtsy.crawling.filters import scope_of
 from curtsy.crawling.frontier.local import LocalFrontier
 from curtsy.crawling.frontier.protocol import AsyncFrontier
-from curtsy.crawling.jobs import FRONTIER, WorkerId, folder_of, output_ends, spool_of
+from curtsy.crawling.jobs import FRONTIER, WorkerId, extract_note, folder_of, output_ends, spool_of
 from curtsy.crawling.keywords import CrawlKeywords, OptionKeywords
 from curtsy.crawling.options import CrawlOptions
+from curtsy.crawling.output_notes import Fields, check_fields
 from curtsy.crawling.outputs import open_outputs
 from curtsy.crawling.outputs.parts import Parts
 from curtsy.crawling.outputs.protocol import FileOutput, Output
@@ -93,7 +94,10 @@ def acrawl(
         if count > 1:
             check_workers(count, used, options.extract)
         identity = _identity(session_of(used), folder if shared else None)
-        frontier = _open_job(session_of(used), folder, identity, writers, lease, durable=durable, restart=restart)
+        fields = extract_note(options.extract)
+        frontier = _open_job(
+            session_of(used), folder, identity, writers, fields, lease, durable=durable, restart=restart
+        )
     except BaseException:
         if client is None:
             _close_later(used.close())
@@ -112,8 +116,8 @@ def _with_requisites(options: CrawlOptions, outputs: Sequence[Output]) -> CrawlO
 
 
 def _open_job(
-    session: Session, folder: Path | None, who: WorkerId | None, outputs: Sequence[Output], lease: float, *,
-    durable: bool, restart: bool,
+    session: Session, folder: Path | None, who: WorkerId | None, outputs: Sequence[Output], fields: Fields,
+    lease: float, *, durable: bool, restart: bool,
 ) -> AsyncFrontier:  # fmt: skip
     """Open the frontier of a crawl, and prepare its outputs. `who` is this process in a shared job."""
     try:
@@ -121,6 +125,7 @@ def _open_job(
         for output in outputs:  # only the ends of files are kept
             if not isinstance(output, FileOutput):
                 kept.pop(f"output:{output.name}", None)
+        check_fields(outputs, fields, kept)
         _prepare(outputs, folder, who, kept, durable=durable, restart=restart)
         frontier = _open_frontier(session, folder, who, lease, kept, restart=restart)
         for output in outputs:

@@ -363,6 +363,15 @@ def foreign(path: str) -> NotWritten:
     )
 
 
+def other_fields_in(path: str) -> NotWritten:
+    """Return the error for an output of this crawl that was written with another extract."""
+    return _lasting(
+        f"{path} was written with another extract, so its pages would have different fields. It is left as it is. Name "
+        "another output, or move it away.",
+        path,
+    )
+
+
 def replaced(path: str) -> NotWritten:
     """Return the error for a file of this crawl that was replaced or changed."""
     return _lasting(

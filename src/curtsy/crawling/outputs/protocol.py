@@ -75,6 +75,12 @@ class Written(msgspec.Struct, frozen=True):
     missing: int
     """Entries that were written but are absent, because the output was cut or removed meanwhile."""
 
+    before: int = 0
+    """Entries that it had when this run began."""
+
+    earlier: int = 0
+    """Entries of the job that it never had, because they are from runs in which it was not named."""
+
 
 class FileOutput:
     """Base of the outputs in files. Subclasses write the entries that they are made for; others are ignored.

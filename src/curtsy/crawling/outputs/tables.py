@@ -55,8 +55,8 @@ class CsvTable(FileOutput):
 class PagesCsv(CsvTable):
     """Table of pages, one row each. The columns are fields of `PageEntry`; texts of a list are joined by blanks.
 
-    If the crawl extracts fields, the columns are `url` and these fields instead, as on the first page with any. Lists
-    and dicts are JSON. A page without any value has no row.
+    If the crawl extracts fields, the columns are `url`, these fields, as on the first page with any, and `fetched_at`
+    instead. Lists and dicts are JSON. A page without any value has no row.
     """
 
     kind = "csv"
@@ -85,11 +85,12 @@ class PagesCsv(CsvTable):
         if all(value is None or value == [] for value in extracted.values()):
             return
         if not self._file.size:
-            self.columns = tuple(dict.fromkeys(("url", *extracted)))
+            self.columns = tuple(dict.fromkeys(("url", *extracted, "fetched_at")))
         for name in extracted.keys() - self.columns - self._missing:
             self._missing.add(name)
             _log.warning(column_missing(self.path, name))
-        row = {"url": mask_url(page.url) if self._mask_secrets else page.url, **extracted}
+        url = mask_url(page.url) if self._mask_secrets else page.url
+        row = {"url": url, "fetched_at": page.fetched_at, **extracted}
         self._write(_cell(row.get(name)) for name in self.columns)
 
     def _open(self, state: Any | None) -> None:
