@@ -108,6 +108,18 @@ def test_the_command_says_how_many_are_queued_again(shell: Shell, site: Site) ->
     assert shell("jobs", "show", "docs", "--json").json["queued"] == 3
 
 
+def test_pages_of_a_job_without_outputs_are_queued_again(shell: Shell, site: Site, snapshot: Snapshot) -> None:
+    """They are in the cache only; if none is found, the reason is told"""
+    build(site, "fan", 3)
+    shell("crawl", site.url("/page/0"), "--job", "docs")
+
+    found = shell("jobs", "requeue", "docs", "--since", "1h", "--yes", "--json")
+    none = shell("jobs", "requeue", "docs", "--since", "1h", "--yes")
+
+    assert found.json == {"job": "docs", "requeued": 3}
+    snapshot(none.err)
+
+
 SLOWLY = {"CURTSY_PAUSE_MIN": "0.05", "CURTSY_PAUSE_MAX": "0.1"}
 """Slow enough that a kill comes in the middle."""
 

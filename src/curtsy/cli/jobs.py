@@ -34,6 +34,12 @@ MOST_HOSTS = 10
 MOST_WORKERS, MOST_CREW = 20, 1000
 """Maximum number of a job's workers shown, and with --json: the latest ones."""
 
+NOT_RECORDED = (
+    "no page that the options choose is recorded. Pages of outputs that are stored with --durable are not recorded, "
+    "nor are pages of a shared job without an output."
+)
+"""Why no page may be found to queue again."""
+
 STYLES = {"running": "green", "unfinished": "yellow", "done": "dim", "damaged": "red"}
 
 
@@ -362,7 +368,7 @@ def requeue(
     Use it for URLs that failed, and for pages that were lost with their output. Pages that are still in an output will
     be there twice. With --worker alone, those that its outputs have stored in an object store are left out. A job of
     this machine must not be running; neither may the named worker of a shared one. Pages of outputs that are stored
-    with --durable cannot be lost, and are not recorded.
+    with --durable cannot be lost, and are not recorded; pages of a shared job without an output are not either.
     """
     import asyncio
 
@@ -397,6 +403,8 @@ def requeue(
         console.write_json({"job": name, "requeued": count})
     else:
         console.say(f"{console.counted(count, 'URL')} of the job {name} {'is' if count == 1 else 'are'} queued again.")
+        if not count and not is_failed:
+            console.say(NOT_RECORDED)
 
 
 @command(

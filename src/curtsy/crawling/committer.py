@@ -138,8 +138,12 @@ class Committer:
         self._outputs = outputs
         self._files = [each for each in outputs if isinstance(each, FileOutput)]
         self._who = who
-        self._is_logged = any(map(_may_be_lost, outputs))
-        """True if a page may be lost after it is done, so that the frontier records it for `requeue`."""
+        is_kept = any(not isinstance(each, Examples) for each in outputs)
+        self._is_logged = any(map(_may_be_lost, outputs)) or (not is_kept and not who)
+        """True if a page may be lost after it is done, so that the frontier records it for `requeue`.
+
+        Pages without an output are recorded too, except on a server, whose memory they would take.
+        """
         self._totals_name = TOTALS + who
         self._entries: dict[str, int] = {}
         """Entries of each output at the start of the run."""
