@@ -215,10 +215,12 @@ async def test_a_changed_scope_is_said(
     with caplog.at_level(logging.WARNING, "curtsy"):
         await crawled(site, job=job)
         unchanged = [record.getMessage() for record in caplog.records]
-        await crawled(site, job=job, max_depth=1)
+        _, changed = await crawled(site, job=job, max_depth=1)
 
+    assert changed.summary is not None
     [told] = [text for each in caplog.records if (text := each.getMessage()) not in unchanged]
     assert "depth" in told
+    assert told in changed.summary.message
     snapshot(told)
 
 

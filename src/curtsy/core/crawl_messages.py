@@ -306,6 +306,19 @@ def column_missing(path: str, name: str) -> str:
     )
 
 
+def other_scope(change: str) -> str:
+    """Describe a job that resumes with another scope; `change` says what differs."""
+    return (
+        f"The crawl resumes with another scope: {change}. URLs skipped before stay skipped, until the job starts over "
+        "(--restart, restart=True)."
+    )
+
+
+def has_enough(pages: int) -> str:
+    """Describe a job that has as many pages as its limit allows."""
+    return f"the job has {_pages(pages)} already: a higher --max-pages fetches more."
+
+
 def output_not_named(path: str) -> str:
     """Describe an output of a job that a run does not name."""
     return f"the job wrote to {path} before, which is not named now: it will lack the new pages."

@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from curtsy.core.crawl_messages import STORE_IS_OUT
+from curtsy.core.crawl_messages import STORE_IS_OUT, other_scope
 from curtsy.core.errors import CurtsyError, NotWritten, PolicyError, Reason
 from curtsy.core.time import span
 from curtsy.crawling.channel import Forget
@@ -96,6 +96,8 @@ class Crawler:
         self._notes: dict[str, Any] = {}
         self._left: list[SkippedUrl] = []
         """Seeds that are not requested, until they are reported."""
+        self._warnings: list[str] = []
+        """Warnings that the summary repeats."""
         self._is_begun = False
         """True once the first seeds have defined the scope."""
         self._timers = session.timers
@@ -181,7 +183,8 @@ class Crawler:
         self.filters.begin(head)
         if (old := self._notes.get(SCOPE)) is not None:
             for change in self.filters.scope.changes(old):
-                _log.warning(f"The crawl resumes with another scope: {change}. URLs skipped before stay skipped.")
+                self._warnings.append(other_scope(change))
+                _log.warning(self._warnings[-1])
             widen(self.filters.scope, self._notes)
         seeds = list(dict.fromkeys([*seeds_of(self._notes), *head]))[:HEAD]
         await self._frontier.note({SCOPE: self.filters.scope.as_plain(), SEEDS: seeds})
@@ -480,7 +483,7 @@ class Crawler:
         left = self.counts.queued + self.counts.leased
         resume_in = self._due if ended is Ended.LATER and self.failure is None else None
         deaths = 0 if self._pool is None else self._pool.deaths
-        message = end_message(ended, self._limits, self._due, self.failure)
+        message = " ".join([end_message(ended, self._limits, self._due, self.failure), *self._warnings])
         if self._session.store.is_waiting and self.failure is None:
             message += f" {STORE_IS_OUT}"
         totals, outputs = self._committer.final(elapsed), self._committer.written()
