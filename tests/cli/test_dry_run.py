@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from curtsy.core.crawl_messages import REQUISITES_TAKE_MORE
-from tests.cli.crawling import line_with, numbers
+from tests.cli.crawling import line_with, linked, numbers
 from tests.cli.shell import Shell
-from tests.support.site import Site, closed_port
+from tests.crawling.web import html
+from tests.support.site import Reply, Site, closed_port
 from tests.support.snapshot import Snapshot
 
 
@@ -60,3 +61,28 @@ def test_a_plan_of_a_mirror_revalidates_copies_and_counts_requisites_apart(shell
 
     assert ("cached copy" in plain.out, "cached copy" in mirror.out) == (True, False)
     assert (REQUISITES_TAKE_MORE in plain.out, REQUISITES_TAKE_MORE in mirror.out) == (False, True)
+
+
+def test_a_plan_of_a_job_is_that_of_its_rest(shell: Shell, site: Site, snapshot: Snapshot) -> None:
+    """Issue 5: as the crawl itself and the list of jobs say it"""
+    linked(site, 8)
+    site.page("/", html("/private/a", "/gone", *(f"/p/{number}" for number in range(8))))
+    site.reply("/gone", Reply(404))
+    words = ("crawl", site.url("/"), "--job", "mine", "--max-pages")
+    few = {"CURTSY_MAX_PAGES_PER_DAY": "3", "CURTSY_PAUSE_MAX": "0.1"}
+    shell(*words, "3", CURTSY_MAX_PAGES_PER_DAY="9")
+
+    planned, enough = (shell(*words, most, "--dry-run", "--json", **few) for most in ("7", "3"))
+    told, listed = shell(*words, "7", "--dry-run", **few), shell("jobs", "show", "mine", "--json").json
+    run = shell(*words, "7", **few)
+
+    assert (listed["skipped"], listed["failed"]) == (1, 1)
+    assert (planned.json["plan"]["pages"], enough.json["plan"]["pages"]) == (4, 0)
+    assert planned.json["plan"]["message"] in run.err
+    assert {name: planned.json["job"][name] for name in ("pages", "skipped", "failed")} == {
+        name: listed[name] for name in ("pages", "skipped", "failed")
+    }
+    assert numbers(line_with(told.out, "mine").partition(": ")[2].partition("s, ")[2])[1:3] == [
+        listed["skipped"], listed["failed"],
+    ]  # fmt: skip
+    snapshot(enough.json["plan"]["message"])

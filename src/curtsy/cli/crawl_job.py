@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from curtsy.cli import console
-from curtsy.core.crawl_messages import output_lacks
+from curtsy.core.crawl_messages import has_enough, output_lacks
 from curtsy.core.errors import StoreError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ async def announcement(crawl: AsyncCrawl, start: JobStart, outputs: Collection[s
                 lines.append(slots_of_killed_run(held))
         most, pages = crawl.options.max_pages, pages_in(notes)
         if most is not None and pages >= most:
-            return [*lines, f"the job has {console.counted(pages, 'page')} already: a higher --max-pages fetches more."]
+            return [*lines, has_enough(pages)]
     if plan.message:
         lines.append(plan.message)
     if not outputs:

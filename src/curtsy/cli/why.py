@@ -16,6 +16,7 @@ from curtsy.cli.command import INPUT, command
 from curtsy.cli.context import CommandContext, Exit, exit_for, run, worst
 from curtsy.cli.get import named
 from curtsy.cli.urls import ALLOW_HTTP, parsed_urls
+from curtsy.core.crawl_messages import has_enough
 from curtsy.core.time import span
 
 if TYPE_CHECKING:
@@ -195,15 +196,21 @@ def report_dry_run(
 
     folder = None if name is None else folder_of(name)
     job = look(folder) if folder is not None and (folder / FRONTIER).is_file() else None
+    most, done = options.get("max_pages"), 0
     if job is not None and not restart and not is_finished(job, seeds):  # else it starts anew
+        done = job.totals.pages
         check_seeds(job.name, seeds, job.notes)
         check_extract(job.name, extract_note(options.get("extract")), job.notes)
         check_cache_mode(job.name, given.settings().cache_mode == "offline", job.notes)
+    if most is not None:
+        options = options | {"max_pages": max(0, most - done)}
     found = run(lambda: _dry_run(given, seeds, options))
     plan, codes = found.plan, [_exit_of(each) for each in found.seeds]
     if job is None and all(code is Exit.REFUSED for code in codes):
         nothing = "nothing: none of the URLs may be fetched"
         plan = msgspec.structs.replace(plan, pages=0, seconds=0.0, allowed_today=0, message=nothing)
+    elif most is not None and done >= most:
+        plan = msgspec.structs.replace(plan, pages=0, seconds=0.0, message=has_enough(done))
     if is_json:
         counts = None if job is None or job.counts is None else msgspec.to_builtins(job.counts)
         console.write_json({
@@ -211,6 +218,7 @@ def report_dry_run(
             "sitemaps": found.sitemaps,
             "job": None if job is None else {
                 "name": job.name, "running": job.is_running, "pages": job.totals.pages, "counts": counts,
+                "skipped": sum(job.totals.skipped.values()), "failed": sum(job.totals.failed.values()),
             },
         })  # fmt: skip
     else:
@@ -295,6 +303,8 @@ def _show_plan(found: _DryRun, plan: str, job: Job | None) -> None:
         rows.append(("job", f"{job.name} is running"))
     elif job is not None and counts is not None:
         done = f"{console.counted(job.totals.pages, 'page')} in {span(job.totals.seconds)}"
-        left = f"{counts.queued:,} URLs queued, {counts.failed:,} failed, {console.counted(counts.hosts, 'host')}"
-        rows.append(("job", f"{job.name}: {done}, {left}"))
+        left = f"{console.counted(counts.queued + counts.leased, 'URL')} queued"
+        skipped, failed = (sum(each.values()) for each in (job.totals.skipped, job.totals.failed))
+        missing = f"{skipped:,} skipped, {failed:,} failed, {console.counted(counts.hosts, 'host')}"
+        rows.append(("job", f"{job.name}: {done}, {left}, {missing}"))
     console.show_rows(console.out(), rows)
