@@ -357,8 +357,8 @@ def _lasting(message: str, path: str | None = None) -> NotWritten:
 def foreign(path: str) -> NotWritten:
     """Return the error for an existing file or folder that this crawl did not write."""
     return _lasting(
-        f"{path} is there already and was not written by this crawl, so it is left as it is. Choose another name, or "
-        "move it away.",
+        f"{path} is there already and was not written by this crawl, so it is left as it is. A crawl continues only "
+        'the files of its own job (job="NAME", --job NAME). Choose another name, or move it away.',
         path,
     )
 
