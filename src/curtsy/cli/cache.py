@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import islice, zip_longest
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 
 SCREEN = 100
 """Pages printed at a time."""
+
+LEAST_URL = 40
+"""Width in columns that a longer URL gets before a column is omitted for it."""
+
+LEAST = ("status", "fresh for", "variant", "age")
+"""Columns that a narrow terminal omits, the first one first."""
+
+RIGHT = ("age", "fresh for", "size")
+"""Right-aligned columns."""
 
 
 @group(
@@ -53,47 +62,70 @@ def ls(given: CommandContext, domain: str | None, limit: int | None, is_json: bo
         found = islice((each for each in kept.entries(domain) if _is_of(each, domain)), limit)
         if is_json:
             console.write_json_list(_fields(each) for each in found)
-        elif not _show_pages(found):
+            return
+        count, size = _show_pages(found)
+        if count:
+            listed = f"{console.counted(count, 'page')}, {console.size(size)} uncompressed"
+            console.say(f"{listed}. The whole cache takes {console.size(kept.size)} on the disk.")
+        else:
             console.say("the cache is empty." if domain is None else f"the cache has no page of {domain}.")
 
 
-def _show_pages(found: Iterator[Entry]) -> int:
-    """Print entries as they are read, a screen at a time; return their number.
+def _show_pages(found: Iterator[Entry]) -> tuple[int, int]:
+    """Print entries as they are read, a screen at a time; return their number and the bytes of their bodies.
 
     Lines are formatted here: a table of rich would take forty times as long.
     """
     terminal = console.out()
     count = size = 0
-    widths: list[int] = []
+    widths: dict[str, int] = {}
+    titles: list[str] = []
     while screen := list(islice(found, SCREEN)):
-        has_variants = any(each.variant for each in screen)
-        rows = [_cells(each, has_variants) for each in screen]
-        if not count:
-            rows.insert(0, ("age", "fresh for", "size", "status", *(("variant",) if has_variants else ()), "url"))
-        latest = (max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1])
-        widths = [max(pair) for pair in zip_longest(widths, latest, fillvalue=0)]
-        for place, cells in enumerate(rows, count):
-            line = _line(cells, widths, terminal.width)
-            terminal.print(line, style="bold") if place == 0 else terminal.file.write(f"{line}\n")
+        rows = [_cells(each) for each in screen]
+        for title in rows[0]:
+            widths[title] = max(len(title), widths.get(title, 0), *(len(row[title]) for row in rows))
+        fitting = _fitting(widths, terminal.width, any(each.variant for each in screen))
+        if fitting != titles:
+            titles = fitting
+            terminal.print(_line({title: title for title in titles}, titles, widths), style="bold", soft_wrap=True)
+        for row in rows:
+            terminal.file.write(f"{_line(row, titles, widths)}\n")
         count += len(screen)
         size += sum(each.body_size for each in screen)
-    if count:
-        console.say(f"{console.counted(count, 'page')}, {console.size(size)}.")
-    return count
+    return count, size
 
 
-def _cells(entry: Entry, has_variants: bool) -> tuple[str, ...]:
-    left, variant = _fresh_for(entry), (entry.variant or "–",) if has_variants else ()
-    fresh = span(left) if left > 0 else "–"
-    return _age(entry), fresh, console.size(entry.body_size), str(entry.status), *variant, console.plain(entry.url)
+def _cells(entry: Entry) -> dict[str, str]:
+    """Return the cells of an entry by their titles."""
+    left = _fresh_for(entry)
+    return {
+        "age": _age(entry),
+        "fresh for": span(left) if left > 0 else "–",
+        "size": console.size(entry.body_size),
+        "status": str(entry.status),
+        "variant": entry.variant or "–",
+        "url": console.plain(entry.url),
+    }
 
 
-def _line(cells: tuple[str, ...], widths: list[int], most: int) -> str:
-    """Return the cells as columns, the first three right-aligned. A line of more than `most` characters is cut."""
-    figures = [cell.rjust(width) for cell, width in zip(cells[:3], widths, strict=False)]
-    words = [cell.ljust(width) for cell, width in zip(cells[3:-1], widths[3:], strict=False)]
-    line = "  ".join((*figures, *words, cells[-1]))
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+def _fitting(widths: dict[str, int], most: int, has_variants: bool) -> list[str]:
+    """Return the titles of the columns that fit beside a URL into `most` columns of the terminal."""
+    titles = [title for title in widths if has_variants or title != "variant"]
+    url = min(widths["url"], LEAST_URL)
+    for title in LEAST:
+        if url + sum(widths[each] + 2 for each in titles if each != "url") <= most:
+            break
+        titles = [each for each in titles if each != title]
+    return titles
+
+
+def _line(cells: dict[str, str], titles: list[str], widths: dict[str, int]) -> str:
+    """Return the cells as columns. The URL is last and never cut: a terminal wraps it so that it can be copied."""
+    words = [
+        cells[title].rjust(widths[title]) if title in RIGHT else cells[title].ljust(widths[title])
+        for title in titles[:-1]
+    ]
+    return "  ".join((*words, cells[titles[-1]]))
 
 
 def _is_of(entry: Entry, domain: str | None) -> bool:
@@ -217,7 +249,7 @@ def verify(given: CommandContext, is_json: bool) -> Exit:
 
 
 @command(("curtsy cache gc --max-size 100M", "Shrink the cache to 100 MB."), of=cache)
-@click.option("--max-size", type=byte_count, metavar="SIZE", help="Maximum size; by default cache_size.")
+@click.option("--max-size", type=byte_count, metavar="SIZE", help="Maximum size on the disk; by default cache_size.")
 @click.option("--json", "is_json", is_flag=True, help="Write the freed bytes as JSON.")
 @click.pass_obj
 def gc(given: CommandContext, max_size: int | None, is_json: bool) -> None:
@@ -227,7 +259,7 @@ def gc(given: CommandContext, max_size: int | None, is_json: bool) -> None:
     if is_json:
         console.write_json({"freed": freed, "size": left})
     else:
-        console.say(f"{console.size(freed)} freed, {console.size(left)} left.")
+        console.say(f"{console.size(freed)} of the disk freed, {console.size(left)} left.")
 
 
 @command(

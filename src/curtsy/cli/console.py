@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from curtsy.cli.fitted_table import FittedTable
     from curtsy.observe.why import State
 
 MARKS: dict[State, tuple[str, str]] = {
@@ -189,6 +190,15 @@ def table(*columns: str, right: Collection[str] = (), folded: Collection[int] = 
             overflow="fold" if is_folded else "ellipsis",
         )  # fmt: skip
     return found
+
+
+def fitted_table(
+    *columns: str, right: Sequence[str] = (), least: Sequence[str] = (), is_one_line: bool = False
+) -> FittedTable:
+    """Create a table whose first column names the row. If it is too wide, the columns of `least` are omitted first."""
+    from curtsy.cli.fitted_table import FittedTable
+
+    return FittedTable(*columns, right=right, least=least, is_one_line=is_one_line)
 
 
 def show_rows(terminal: Console, rows: Iterable[tuple[str, Text | str]]) -> None:

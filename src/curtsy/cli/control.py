@@ -124,9 +124,10 @@ def ls(given: CommandContext, is_all: bool, is_json: bool) -> None:
 
 
 def _show_breakers(views: list[HostView]) -> None:
-    table = console.table(
-        "host", "breaker", "opened by", "failures", "trips", "last", right=("failures", "trips", "last")
-    )
+    table = console.fitted_table(
+        "host", "breaker", "opened by", "failures", "trips", "last", right=("failures", "trips", "last"),
+        least=("last", "trips", "failures", "opened by"),
+    )  # fmt: skip
     for view in views:
         figures = (str(view.failures), str(view.trips), str(view.last_status or ""))
         table.add_row(console.plain(view.domain), breaker_words(view), opened_by(view), *figures)

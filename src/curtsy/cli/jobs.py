@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from curtsy.crawling.jobs import Job
 
 NARROW = 70
-"""Width in columns below which the failures are omitted."""
+"""Width in columns below which the limit that ended a job is omitted."""
 
 MOST_HOSTS = 10
 """Maximum number of a job's hosts shown."""
@@ -151,11 +151,12 @@ def ls(given: CommandContext, is_json: bool) -> None:
         console.say("there are no jobs. curtsy crawl URL starts one.")
         return
     terminal = console.out()
-    figures = ("pages", "queued", "failed") if terminal.width >= NARROW else ("pages", "queued")
+    figures = ("pages", "queued", "failed")
     titles = ["left" if name == "queued" else name for name in figures]
-    table = console.table("job", "state", *titles, "changed", right=titles)
+    table = console.fitted_table("job", "state", *titles, "changed", right=titles, least=("changed", "failed"))
+    limited = " ({})" if terminal.width >= NARROW else ""
     for each in found:
-        state = console.text((_state(each, " ({})"), STYLES[each["state"]]))
+        state = console.text((_state(each, limited), STYLES[each["state"]]))
         numbers = ["–" if each[name] is None else f"{each[name]:,}" for name in figures]
         table.add_row(console.plain(each["name"]), state, *numbers, _ago(each["changed_at"]) or "–")
     console.show(terminal, table)
@@ -327,7 +328,7 @@ def _show(job: Job, whole: dict[str, Any], server: str) -> None:
     console.show_rows(terminal, [(name, value) for name, value in rows if value is not None])
     if whole["busiest"]:
         terminal.print(console.text(("\nHosts of this run", "bold")))
-        table = console.table("host", "pages", "errors", right=("pages", "errors"))
+        table = console.fitted_table("host", "pages", "errors", right=("pages", "errors"))
         for each in whole["busiest"]:
             table.add_row(console.plain(each["host"]), f"{each['pages']:,}", f"{each['errors']:,}")
         console.show(terminal, table)

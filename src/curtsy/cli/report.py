@@ -1,12 +1,14 @@
 """Display of a crawl: a live view or lines while it runs, and a report at its end.
 
-Lines of the view do not wrap: long cells are cut, and a narrow terminal omits the least important columns.
+A row of the view is one line: the middle of a long host is cut, and a narrow terminal omits the least important
+columns. The lines below the rows wrap.
 """
 
 from __future__ import annotations
 
 import asyncio
 import shlex
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from rich.text import Text
 
 from curtsy.cli import console
 from curtsy.cli.context import Exit
+from curtsy.cli.fitted_table import shortened
 from curtsy.core.crawl_messages import LIMITS, STORE_IS_OUT, describe, reached, roughly
 from curtsy.core.errors import CurtsyError, Reason
 from curtsy.core.masking import mask_url
@@ -47,14 +50,17 @@ STATES = {
 COLUMNS = {"": 1, "host": None, "state": 12, "next in": 7, "pages": 5, "queue": 6, "budget": 6, "errors": 6}
 """Columns of the view, with their widths; that of the host takes the rest."""
 
-NARROW = 70
-"""Width in columns below which the queue and the errors of hosts are omitted."""
+NARROW = {"queue": 70, "errors": 70, "budget": 60}
+"""Width in columns below which a column of hosts is omitted."""
+
+GAP = 1
+"""Blanks between two columns."""
 
 WIDE = 100
 """Maximum width in columns: figures far from their host are hard to read."""
 
-FRAME = 5
-"""Number of lines that are not hosts."""
+FRAME = 3
+"""Number of lines that are neither hosts nor the summary."""
 
 LINES = 10.0
 """Seconds between two lines without a terminal."""
@@ -112,13 +118,14 @@ class CrawlView(LineDisplay):
         if (snapshot := self._snapshot) is None:
             return
         since = 0.0 if snapshot.state in tuple(Ended) else time.monotonic() - self._shown_at
-        width, room = min(options.max_width, WIDE), max(1, terminal.height - FRAME - (snapshot.before is not None))
+        width, lines = min(options.max_width, WIDE), whole(snapshot, since, self._label, options.max_width)
+        room = max(1, terminal.height - FRAME - len(lines))
         hosts = self._placed(snapshot.hosts, room)
         parts: list[Text | Table] = [hosts_table(hosts, width, since, self._label)]
         hidden = snapshot.hosts_seen - len(hosts)
         if hidden > 0:
             parts.append(Text(f"  and {console.counted(hidden, 'more host')}", style="dim"))
-        yield Group(*parts, Text(), *whole(snapshot, since, self._label))
+        yield Group(*parts, Text(), *lines)
 
     def _placed(self, hosts: tuple[HostProgress, ...], room: int) -> list[HostProgress]:
         """Return as many hosts as fit, unfinished ones first, in stable positions."""
@@ -168,7 +175,8 @@ async def watch(crawl: AsyncCrawl, display: LineDisplay, every: float) -> CrawlS
 
 def hosts_table(hosts: list[HostProgress], width: int, since: float, label: Callable[[str], str]) -> Table:
     """Create a table with one row per host."""
-    names = [name for name in COLUMNS if width >= NARROW or name not in ("queue", "errors")]
+    names = [name for name in COLUMNS if width >= NARROW.get(name, 0)]
+    room = width - sum((COLUMNS[name] or 0) + GAP for name in names) + GAP
     table = Table(box=None, pad_edge=False, header_style="bold", width=width, collapse_padding=True)
     for name in names:
         is_text = name in ("", "host", "state")
@@ -182,7 +190,7 @@ def hosts_table(hosts: list[HostProgress], width: int, since: float, label: Call
         budget = min((count for count in (each.requests_left, each.pages_left) if count is not None), default=None)
         cells: dict[str, Text | str] = {
             "": Text(mark, style=style),
-            "host": console.plain(label(each.host)),
+            "host": shortened(console.plain(label(each.host)), room),
             "state": Text(each.state, style=style),
             "next in": _soon(left) if left >= 0.05 else "",
             "pages": f"{each.pages:,}",
@@ -208,20 +216,34 @@ def _few(count: int) -> str:
     return f"{count:,}" if count < 100_000 else f"{count // 1000:,}k"
 
 
-def whole(snapshot: CrawlSnapshot, since: float = 0.0, label: Callable[[str], str] = str) -> list[Text]:
-    """Return the summary lines of a crawl: totals, and current waits."""
-    pages, *figures = _figures(snapshot, since)
+def whole(
+    snapshot: CrawlSnapshot, since: float = 0.0, label: Callable[[str], str] = str, width: int = console.ENDLESS
+) -> list[Text]:
+    """Return the summary lines of a crawl, wrapped at `width`: totals, and current waits."""
+    figures = _figures(snapshot, since)
     waits = ""
     if snapshot.state == "stopping":
         waits = "stopping after the current requests"
     elif snapshot.waiting_for is not None:
         waits = f"waiting: {console.plain(snapshot.waiting_for)}{_trouble(snapshot, label)}"
-    lines = [Text.assemble((pages, "bold"), " · " + " · ".join(figures))]
-    if snapshot.before is not None:
-        lines.append(Text(_in_all(snapshot.totals), style="dim"))
-    lines.append(Text(waits, style="dim"))
-    for line in lines:
-        line.no_wrap, line.overflow = True, "ellipsis"
+    lines = [Text(line) for line in _packed(figures, width)]
+    lines[0].stylize("bold", 0, len(figures[0]))
+    more = ["" if snapshot.before is None else _in_all(snapshot.totals), waits]
+    lines += [
+        Text(line, style="dim") for text in more for line in textwrap.wrap(text, max(1, width), break_on_hyphens=False)
+    ]
+    return lines if waits else [*lines, Text()]  # so that the view keeps its height between two waits
+
+
+def _packed(figures: Sequence[str], width: int) -> list[str]:
+    """Return the figures as lines of at most `width` columns; a figure is not broken."""
+    lines = [figures[0]]
+    for figure in figures[1:]:
+        longer = f"{lines[-1]} · {figure}"
+        if len(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(figure)
     return lines
 
 

@@ -168,8 +168,9 @@ def _show_trouble(hosts: list[HostView], is_all: bool) -> None:
     if not hosts:
         console.say("no host is in trouble.")
         return
+    more = {"waiting for": lambda view: view.waiting_for or ""}
     for views in batched(hosts, is_all):
-        console.show(console.out(), hosts_table(views, {"waiting for": lambda view: view.waiting_for or ""}))
+        console.show(console.out(), hosts_table(views, more, ("breaker", "pages", "today")))
     if not is_all and len(hosts) > MOST:
         console.say(f"{len(hosts) - MOST:,} more of {len(hosts):,} hosts in trouble; --all lists them.")
 
@@ -195,9 +196,18 @@ def _say_more(found: HostList, shown: int) -> None:
         console.say(words)
 
 
-def hosts_table(views: list[HostView], more: dict[str, Callable[[HostView], str]]) -> Table:
-    """Create a table of hosts: next request, today's budget, breaker, and `more` columns by title."""
-    table = console.table("host", "next", "today", "pages", "breaker", *more, right=("today", "pages", *more))
+def hosts_table(
+    views: list[HostView], more: dict[str, Callable[[HostView], str]],
+    least: Sequence[str] = ("total", "last", "requested", "breaker"), *, is_one_line: bool = False,
+) -> Table:  # fmt: skip
+    """Create a table of hosts: next request, today's budget, breaker, and `more` columns by title.
+
+    A narrow terminal omits the columns of `least`, the first one first.
+    """
+    table = console.fitted_table(
+        "host", "next", "today", "pages", "breaker", *more, right=("today", "pages", *more), least=least,
+        is_one_line=is_one_line,
+    )  # fmt: skip
     for view in views:
         table.add_row(
             console.plain(view.domain), _next(view), *_spent(view), breaker_words(view),
@@ -331,7 +341,10 @@ def _budget_fields(settings: Settings, view: HostView) -> dict[str, Any]:
 def _budget_table(settings: Settings, views: list[HostView]) -> Table:
     from curtsy.observe.policy_view import as_one, budget_origins
 
-    table = console.table("host", "requests", "pages", "resets in", "limits from", right=("requests", "pages"))
+    table = console.fitted_table(
+        "host", "requests", "pages", "resets in", "limits from", right=("requests", "pages"),
+        least=("limits from", "resets in"),
+    )  # fmt: skip
     for view in views:
         requests, pages = _spent(view)
         origin = as_one(budget_origins(settings, view.domain, view.changed_limits))

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from curtsy.engine.host_view import HostList, HostView
     from curtsy.stores import Store
 
-NARROW = 70
-"""Width in columns below which some figures are omitted."""
-
 
 @command(
     ("curtsy top", "Crawls and hosts of this machine; q quits."),
@@ -140,7 +137,7 @@ def _view(
     room = height - 4
     if crawls:
         first = crawls[: max(1, room // 3)]
-        parts.append(_crawls(first, width))
+        parts.append(_crawls(first))
         room -= len(first) + 2
         wholes = [each.whole for each in first]
         if kept := [each.job for each in wholes if each.state == "stopped" and each.is_job and each.queued]:
@@ -150,7 +147,7 @@ def _view(
         parts.append(console.text())
     if hosts:
         shown = hosts[: max(1, room)]
-        parts.append(_hosts(shown, width))
+        parts.append(_hosts(shown))
         if found.total > len(shown):
             hint = f"and {found.total - len(shown):,} more: curtsy status --all, or curtsy top NAME for one"
             parts.append(_line(console.text(hint, style="dim")))
@@ -165,15 +162,16 @@ def _line(text: Text) -> Text:
     return text
 
 
-def _crawls(crawls: list[CrawlView], width: int) -> RenderableType:
-    hidden = {"failed", "left", "hosts"} if width < NARROW else set()
+def _crawls(crawls: list[CrawlView]) -> RenderableType:
+    hidden: set[str] = set()
     if all(each.whole.pages_before is None for each in crawls):  # then all pages are of this run
         hidden.add("this run")
     if all(len(each.workers) == 1 for each in crawls):
         hidden.add("workers")
     names = ("crawl", "state", "workers", "pages", "this run", "rate", "queue", "failed", "left", "hosts")
     shown = [name for name in names if name not in hidden]
-    table = console.table(*shown, right=names[2:])
+    least = ("hosts", "failed", "rate", "this run", "workers", "state", "left")
+    table = console.fitted_table(*shown, right=names[2:], least=least, is_one_line=True)
     for crawl in crawls:
         each = crawl.whole
         is_running, pages = each.is_running, each.pages + each.cached
@@ -203,9 +201,9 @@ def _state(crawl: CrawlRecord) -> Text:
     return console.text((f"silent for {span(silent)}", "red") if silent > SILENT else (crawl.state, "green"))
 
 
-def _hosts(hosts: list[HostView], width: int) -> RenderableType:
+def _hosts(hosts: list[HostView]) -> RenderableType:
     def ago(view: HostView) -> str:
         return "" if view.last_asked_ago is None else f"{span(view.last_asked_ago)} ago"
 
     more: dict[str, Callable[[HostView], str]] = {"last": lambda view: str(view.last_status or ""), "requested": ago}
-    return hosts_table(hosts, more if width >= NARROW else {})
+    return hosts_table(hosts, more, is_one_line=True)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from curtsy.observe.why import Explanation, State
     from curtsy.stores import AsyncStore
 
-NARROW = 72
+NARROW = 100
 """Width in columns below which the origin of a check appears under it."""
 
 MOST_SITEMAPS = 10
