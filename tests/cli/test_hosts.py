@@ -249,6 +249,34 @@ def test_there_is_nothing_to_undo_at_a_host_that_was_never_asked(shell: Shell, w
     assert [host["domain"] for host in shell("status", "--json").json if host["domain"] != "example.org"] == []
 
 
+@pytest.mark.parametrize("words", [("breaker", "reset"), ("resume",), ("forget", "--yes")])
+def test_a_host_without_its_port_is_unknown_and_the_known_ports_are_named(
+    shell: Shell, words: tuple[str, ...], snapshot: Snapshot
+) -> None:
+    """Also with another port."""
+    shell("pause", "127.0.7.1:8000", "127.0.7.1:8001", "127.0.7.11:8000")
+
+    done, other = shell(*words, "127.0.7.1"), shell(*words, "127.0.7.1:9")
+
+    assert (done.code, other.code) == (1, 1)
+    assert "127.0.7.1:8000" in other.err
+    assert "127.0.7.11" not in done.err
+    if words == ("resume",):
+        snapshot(done.err)
+
+
+@pytest.mark.parametrize(
+    "words", [("pause",), ("resume",), ("breaker", "trip"), ("breaker", "reset"), ("forget", "--yes"), ("budget",)]
+)
+def test_a_host_is_also_named_by_a_url(shell: Shell, words: tuple[str, ...]) -> None:
+    shell("pause", "127.0.7.1:8000")
+
+    done = shell(*words, "http://127.0.7.1:8000/a", "--json")
+
+    [host] = done.json["forgotten"] if words[0] == "forget" else [each["domain"] for each in done.json]
+    assert (done.code, host) == (0, "127.0.7.1:8000")
+
+
 @pytest.mark.parametrize("words", [("pause",), ("breaker", "trip")])
 def test_the_hosts_that_are_not_meant_are_named(shell: Shell, words: tuple[str, ...], snapshot: Snapshot) -> None:
     """C6: another port is another host, and so is a host under it; unless the settings say that they are one"""

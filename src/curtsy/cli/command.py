@@ -152,6 +152,8 @@ class Group(Command, click.Group):
         if name not in self.list_commands(ctx) and not name.startswith("-") and not ctx.resilient_parsing:
             near = difflib.get_close_matches(name, self.list_commands(ctx), 1)
             hint = f"Did you mean {near[0]}?" if near else f"{ctx.command_path} --help lists all commands."
+            if name == "help" and args[1:2] and args[1] in self.list_commands(ctx):
+                hint = f"{ctx.command_path} {args[1]} --help shows the help of {args[1]}."
             raise click.UsageError(f"there is no command {name!r}. {hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -283,22 +285,15 @@ def selectors(given: Sequence[str]) -> dict[str, str] | None:
 
 
 def host_name(text: str) -> str:
-    """Parse a host, with its port unless that is the default. Raises BadParameter."""
+    """Parse a host or a URL; return the host, with its port unless that is the default. Raises BadParameter."""
     from curtsy.core.errors import InvalidDomain
-    from curtsy.core.url import parse_domain
-
-    try:
-        return parse_domain(text)
-    except InvalidDomain as error:
-        raise click.BadParameter(str(error)) from None
-
-
-def host_of_url(text: str) -> str:
-    """Parse a host, or return the host of a URL. Raises BadParameter."""
-    from curtsy.core.url import Url, parse_url
+    from curtsy.core.url import Url, parse_domain, parse_url
 
     url = parse_url(text) if "://" in text else None
-    return url.domain if isinstance(url, Url) else host_name(text)
+    try:
+        return url.domain if isinstance(url, Url) else parse_domain(text)
+    except InvalidDomain as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def job_name(text: str) -> str:
@@ -334,9 +329,9 @@ def known_jobs(context: click.Context, parameter: click.Parameter, incomplete: s
 
 
 DOMAIN = click.argument("domain", type=host_name, shell_complete=known_hosts, required=False)
-HOSTS = click.argument("domains", metavar="[HOST|URL]...", type=host_of_url, shell_complete=known_hosts, nargs=-1)
+HOSTS = click.argument("domains", metavar="[HOST|URL]...", type=host_name, shell_complete=known_hosts, nargs=-1)
 DOMAINS = click.argument(
-    "domains", metavar="DOMAIN...", type=host_name, shell_complete=known_hosts, nargs=-1, required=True
+    "domains", metavar="HOST|URL...", type=host_name, shell_complete=known_hosts, nargs=-1, required=True
 )
 JSON = click.option("--json", "is_json", is_flag=True, help="Write JSON.")
 INPUT = once("-i", "--input", "source", metavar="FILE", help="Read URLs from a file, one per line; - for stdin.")

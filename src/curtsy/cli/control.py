@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -48,7 +48,7 @@ def _amend(
             step = amended(policy, change) if undo else amended_if_known(policy, change)
             before, host = store.read(policy.key_for(domain)), store.update(policy.key_for(domain), step)
             if host is None:
-                code = none_known(domain)
+                code = _unknown(store, domain)
                 continue
             now = store.now()
             found.append(view_of(domain, host, now, policy))
@@ -70,21 +70,34 @@ def _name(domain: str, policy: Policy) -> str:
 
 def _others(store: Store, domain: str, policy: Policy) -> str:
     """Return a note on known hosts under this one, and its other ports, that have own records; else empty."""
+    found = [] if policy.key is not None else _known_under(store, domain)
+    if not found:
+        return ""
+    records = "has its own record" if len(found) == 1 else "have their own records"
+    return f" This does not affect {_listed(found)}, which {records}."
+
+
+def _known_under(store: Store, domain: str) -> list[str]:
+    """Return known hosts under a domain, and its other ports, without itself."""
     from curtsy.engine.host_view import FOUND, is_under
     from curtsy.stores import for_threads
     from curtsy.stores.survey import HOSTS
 
-    if policy.key is not None:
-        return ""
     names = [key.removeprefix(HOSTS) for key, _ in for_threads(store).page(HOSTS, part=domain, most=FOUND)]
-    found = [name for name in names if name != domain and is_under(name, domain)]
-    if not found:
-        return ""
-    shown, more = ", ".join(found[:MOST_NAMED]), len(found) - MOST_NAMED
-    which = f"{shown} and {more:,} more" if more > 0 else shown
-    return (
-        f" This does not affect {which}, which {'has its own record' if len(found) == 1 else 'have their own records'}."
-    )
+    return [name for name in names if name != domain and is_under(name, domain)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    shown, more = ", ".join(names[:MOST_NAMED]), len(names) - MOST_NAMED
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def _unknown(store: Store, domain: str) -> Exit:
+    """Report an unknown host, with the known ones of its name on other ports and under it."""
+    from curtsy.http.registered_domain import name_and_port
+
+    return none_known(domain, _listed(_known_under(store, name_and_port(domain)[0])))
 
 
 @group(
@@ -224,7 +237,7 @@ def forget(given: CommandContext, domains: tuple[str, ...], is_sure: bool, is_js
                 console.say(f"{domain} is not forgotten: {noun} to it may be in flight. Try again after that.")
                 code = Exit.ERROR
             elif in_flight is None and all(store.read(key) is None for key in rules):
-                code = none_known(domain)
+                code = _unknown(store, domain)
             else:
                 for key in rules:
                     store.forget(key)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from curtsy.cli import console
-from curtsy.cli.command import DOMAIN, HOSTS, INPUT, JSON, command, host_of_url
+from curtsy.cli.command import DOMAIN, HOSTS, INPUT, JSON, command, host_name
 from curtsy.cli.context import CommandContext, Exit, worst
 from curtsy.cli.get import url_lines
 from curtsy.core.time import SECOND, span
@@ -29,12 +29,13 @@ MOST = 40
 """Number of hosts listed without --all."""
 
 
-def none_known(domain: str | None) -> Exit:
-    """Report that no host is known; for a named host this is an error."""
+def none_known(domain: str | None, others: str = "") -> Exit:
+    """Report that no host is known; for a named host this is an error. `others` are known hosts with a similar name."""
     if domain is None:
         console.say("no host is known: no request was sent, or the last one is long ago.")
         return Exit.FINE
-    console.say(f"{domain} is unknown: no request was sent to it. curtsy status lists the known hosts.")
+    hint = f"Known: {others}." if others else "curtsy status lists the known hosts."
+    console.say(f"{domain} is unknown: no request was sent to it. {hint}")
     return Exit.ERROR
 
 
@@ -79,7 +80,7 @@ def status(
 
     policies = given.settings().policies
     if source is not None:
-        domains = tuple(dict.fromkeys([*domains, *map(host_of_url, url_lines(source))]))
+        domains = tuple(dict.fromkeys([*domains, *map(host_name, url_lines(source))]))
     with closing(given.open_store()) as store:
         processes = read_statistics(store)
         statistics = summed(processes, store.now().epoch / SECOND)

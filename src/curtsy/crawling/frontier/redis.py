@@ -248,11 +248,8 @@ class RedisFrontier:
         held.update(site_of(each.host) for each in claimed)
         return claimed
 
-    async def unreported(self, urls: Iterable[str]) -> list[str]:
-        """Return the URLs that are not marked as reported, each once."""
-        return await self._report(urls, marks=False)
-
-    async def _report(self, urls: Iterable[str], *, marks: bool) -> list[str]:
+    async def unreported(self, urls: Iterable[str], *, marks: bool = False) -> list[str]:
+        """Return the URLs that are not marked as reported, each once; with `marks`, mark them."""
         job, new = await self._opened(), list[str]()
         parts = redis_codec.report_parts(urls, job.partitions)
         calls = [self._call(job, REPORT, at, *redis_codec.report_words(each, marks=marks)) for at, each in parts]
@@ -280,7 +277,7 @@ class RedisFrontier:
         except Lapsed:
             self._unconfirmed -= self._notes.taken
             raise
-        await self._report(reported, marks=True)
+        await self.unreported(reported, marks=True)
         batches: dict[int, list[int]] = {}
         words: dict[int, list[Any]] = {}
         for place, ending in enumerate(endings):
