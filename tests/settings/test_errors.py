@@ -211,7 +211,7 @@ def test_all_faults_of_all_files_are_told_at_once(project: Project, snapshot: Sn
         ("CRAWLER_GLOBAL_QPS", "-1", "global_qps = -1", "0.8"),
         ("CRAWLER_PER_DOMAIN_QPS", "nan", "qps = nan", "0.8"),
         ("RAG_RESPECT_ROBOTS_TXT", "perhaps", "respect_robots = 'perhaps'", "true"),
-        ("RAG_ROBOTS_TXT_CACHE_TTL", "1h", "robots_ttl = '1h'", "3600"),
+        ("RAG_ROBOTS_TXT_CACHE_TTL", "1 hour", "robots_ttl = '1 hour'", "3600"),
         ("CIRCUIT_BREAKER_ENABLED", "2", "breaker = 2", "true"),
         ("CIRCUIT_BREAKER_COOLDOWN", "0", "breaker_cooldown = 0", "300"),
         ("CURTSY_LOG_LEVEL", "loud", "log_level = 'loud'", "info"),

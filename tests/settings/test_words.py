@@ -33,14 +33,57 @@ def fault(project: Project, text: str = "", name: str = "curtsy.yaml", **more: A
 
 # --- Values
 
+UNITS = [
+    ("max_body", "10M", 10 << 20),
+    ("max_head", "64 KiB", 64 << 10),
+    ("min_speed", "1.5k", 1536.0),
+    ("timeout", "30s", 30.0),
+    ("breaker_cooldown", "1h30m", 5400.0),
+    ("retry_delay", "500ms", 0.5),
+    ("pause", "[1s, 1m]", [1.0, 60.0]),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "meant"), UNITS)
+def test_times_and_sizes_take_the_units_of_the_options(project: Project, name: str, value: str, meant: object) -> None:
+    project.write(f"default_policy:\n  {name}: {value}\n")
+
+    by_file = project.load()
+    by_variable = project.load(env={f"CURTSY_{name.upper()}": value.strip("[]")})
+
+    assert by_file.value(None, name) == by_variable.value(None, name) == meant
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("max_body: 10X", ["500000, 20M", "none"]),
+        ("max_body: 0", ["none"]),
+        ("concurrency: 0", ["none"]),
+        ("timeout: 5 apples", ["1.5s"]),
+        ("timeout: 0s", ["above 0"]),
+        ("pause: [1, 2 x]", ["1.5s"]),
+        ("burst: 10M", ["whole number"]),
+    ],
+)
+def test_a_wrong_time_or_size_is_told_with_how_it_is_written(
+    project: Project, snapshot: Snapshot, line: str, wanted: list[str]
+) -> None:
+    """Whether `none` is allowed, too."""
+    said = fault(project, f"default_policy:\n  {line}\n")
+
+    assert missing(said, *wanted) == []
+    snapshot(said)
+
+
 WRITTEN = [
     ("max_requests_per_day", "1e3", "1000"),
     ("max_requests_per_day", "1000.0", "1000"),
     ("max_requests_per_day", "1.50", ""),
     ("max_requests_per_day", "1e23", ""),
-    ("max_requests_per_day", LONG, "1000000000000000."),
+    ("max_requests_per_day", LONG, "1000000000000000"),
     ("max_requests_per_day", "-007", "0"),
-    ("max_body", LONG, "1000000000000000."),
+    ("max_body", LONG, "1000000000000000"),
     ("qps", "-0.50", "0"),
     ("delay", "1e9", "86400"),
     ("burst", LONG, str(MOST_BURST)),

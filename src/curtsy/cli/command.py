@@ -196,29 +196,24 @@ def group(*examples: tuple[str, str], **attributes: Any) -> Callable[[Callable[.
     return click.group(cls=Group, examples=examples, **attributes)
 
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
-_SIZES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)?\s*", re.ASCII)
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE | re.ASCII)
-
-
 def duration(text: str) -> float:
     """Parse a time in seconds, or with units: `90`, `1.5s`, `10m`, `1h30m`, `2d`. Raises BadParameter."""
-    rest, seconds = text.strip().lower(), 0.0
-    while (found := _PART.match(rest)) is not None:
-        seconds += float(found[1]) * _UNITS[found[2] or "s"]
-        rest = rest[found.end() :]
-    if rest or not 0 < seconds <= 366 * 86_400:
-        raise click.BadParameter(f"{text!r} must be a time above 0, such as 90, 1.5s, 10m, 1h30m or 2d.")
+    from curtsy.core.units import TIMES, seconds_of
+
+    seconds = seconds_of(text)
+    if seconds is None or not 0 < seconds <= 366 * 86_400:
+        raise click.BadParameter(f"{text!r} must be a time above 0, {TIMES}.")
     return seconds
 
 
 def byte_count(text: str) -> int:
     """Parse a number of bytes, or with a unit of 1024: `500000`, `20M`, `1.5G`. Raises BadParameter."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None or float(found[1]) > 2**40:
-        raise click.BadParameter(f"{text!r} must be a number of bytes, such as 500000, 20M or 1.5G.")
-    return int(float(found[1]) * _SIZES[found[2].lower()])
+    from curtsy.core.units import SIZES, bytes_of
+
+    size = bytes_of(text)
+    if size is None:
+        raise click.BadParameter(f"{text!r} must be a number of bytes, {SIZES}.")
+    return size
 
 
 def path_name(text: str) -> str:

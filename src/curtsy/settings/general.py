@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import tzinfo
 from functools import cache
@@ -19,6 +19,7 @@ from curtsy import __version__
 from curtsy.core.errors import PolicyError
 from curtsy.core.policy import MOST_BURST, UNLIMITED, Policies, Policy
 from curtsy.core.setting import Mark, Range, Rate, Setting, settings_of, suggested
+from curtsy.core.units import SIZES, TIMES, bytes_of, seconds_of
 from curtsy.core.url import parse_domain
 from curtsy.stores.url import never_in_a_path
 from curtsy.system.log import level_named
@@ -153,6 +154,14 @@ ALIASES = {
 """Environment variables by the names of the specification documents (C7)."""
 
 
+_UNITS: dict[str, Callable[[str], float | None]] = {
+    "seconds": seconds_of,
+    "bytes": bytes_of,
+    "bytes per second": bytes_of,
+}
+"""Parsers of texts, by the unit of their setting."""
+
+
 # --- Keys ----------------------------------------------------------------------------------------------------------
 
 
@@ -190,7 +199,7 @@ class Key(Setting):
             return _paths(given)
         value = self._converted(given)
         if (broken := self.broken_rule(value)) is not None:
-            raise BrokenRule(broken)
+            raise BrokenRule(broken + _examples(value, self.range))
         return float(value) if self.kind is float else value
 
     def _converted(self, given: Any) -> Any:
@@ -200,6 +209,8 @@ class Key(Setting):
             return words.get(str(given).lower(), given)
         if not isinstance(given, str):
             return given
+        if self.kind in (int, float):
+            return _amount(given, self.range)
         if self.name == "log_level":
             return level_named(given) or given
         if self.kind is tzinfo:
@@ -209,6 +220,21 @@ class Key(Setting):
         if self.kind is str and not _is_encodable(given):
             raise BrokenRule("text without lone surrogates")
         return given
+
+
+def _amount(given: Any, bounds: Range) -> Any:
+    """Return the number that a text with a unit of time or size means; anything else as it is."""
+    parse = _UNITS.get(bounds.unit)
+    if parse is None or not isinstance(given, str) or not given[-1:].isalpha():
+        return given  # a number in quotes stays text, as for settings without a unit
+    amount = parse(given)
+    return given if amount is None else amount
+
+
+def _examples(value: Any, bounds: Range) -> str:
+    """Return examples of a time or a size for the rule that a text breaks; empty for others."""
+    examples = {"seconds": TIMES, "bytes": SIZES, "bytes per second": SIZES}.get(bounds.unit)
+    return f", {examples}" if isinstance(value, str) and examples else ""
 
 
 def _is_encodable(text: str) -> bool:
@@ -230,10 +256,11 @@ def _zone(name: str) -> tzinfo | None:
 def _pause(given: Any, bounds: Range) -> list[float]:
     if not isinstance(given, list) or len(given) != 2:
         raise BrokenRule("a list of 2 numbers")
-    for index, each in enumerate(given):
+    amounts = [_amount(each, bounds) for each in given]
+    for index, each in enumerate(amounts):
         if (broken := bounds.broken_by(each)) is not None:
-            raise BrokenRule(broken, index)
-    return [float(each) for each in given]
+            raise BrokenRule(broken + _examples(each, bounds), index)
+    return [float(each) for each in amounts]
 
 
 def _paths(given: Any) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from curtsy.core.url import parse_domain
 from curtsy.settings.general import NOT_LIMITED, BrokenRule, Given, Key, Preset, Settings, Spot, keys, keys_of
 from curtsy.settings.problems import Problems, Verbatim, kind_of, shown
 from curtsy.settings.sources import (
+    ARGUMENT,
     DOTENV,
     Source,
     Value,
@@ -337,7 +338,7 @@ class Reading:
                 given[name] = Given(key.read(plain), value.spot, title, _written(value, plain))
             except BrokenRule as error:
                 broken.add(name)
-                self._report(name, value, title, error)
+                self._report(key, value, title, error)
         if "domain" in known and "domain" not in given:
             if "domain" not in section:
                 self.problems.add(spot, title, "domain is missing. Add a line domain: example.org.")
@@ -346,11 +347,13 @@ class Reading:
             given = {name: each for name, each in given.items() if name not in _PAUSES}
         return self._without_pause(given, title)
 
-    def _report(self, name: str, value: Value, title: str, error: BrokenRule) -> None:
-        plain = value.plain()
+    def _report(self, key: Key, value: Value, title: str, error: BrokenRule) -> None:
+        plain, name = value.plain(), key.name
         if error.item is None:
             written, default = _written(value, plain), self.fallback(name)
-            self.problems.broken(value.spot, title, name, written, str(error), default)
+            no_limit = ", or None" if value.spot == ARGUMENT else ", or none"
+            rule = f"{error}{no_limit}" if key.optional and key.kind in (int, float) else str(error)
+            self.problems.broken(value.spot, title, name, written, rule, default)
         else:
             written = _written(value, plain[error.item], error.item)
             self.problems.broken(value.spot, title, f"{name}[{error.item}]", written, str(error))

@@ -61,6 +61,9 @@ def valued(data: Any, spot: Spot) -> Value:
     return Value(data, spot)
 
 
+ARGUMENT = Spot("argument")
+"""Source of a program's arguments."""
+
 _WORDS = {"": None, "~": None, "null": None, "none": None, "true": True, "false": False}
 _WHOLE = re.compile(r"[-+]?[0-9]{1,100}")
 _NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,4})?|[-+]?\.?inf|\.?nan", re.IGNORECASE)
@@ -178,7 +181,7 @@ def from_arguments(arguments: Mapping[str, Any], problems: Problems, other_argum
 
     A path as `store` names an SQLite file. `other_arguments` names those of the caller that are not settings.
     """
-    source = Source(Spot("argument"))
+    source = Source(ARGUMENT)
     known = (*names("general", "policy"), "allowlist", "denylist")
     for name, data in arguments.items():
         if isinstance(data, os.PathLike):
