@@ -380,7 +380,9 @@ def test_a_job_belongs_to_one_process_and_the_second_is_told_whose_it_is(
 
     assert (second.code, second.out) == (75, "")
     assert " mine " in second.err
-    assert f"process {process.pid} " in second.err
+    assert f"process {process.pid}." in second.err
+    assert "frontier.sqlite" not in second.err
+    assert "curtsy jobs show mine " in second.err
     snapshot(second.err)
     assert site.count("/") == 1
 

@@ -37,7 +37,7 @@ from curtsy.cli.context import PATIENCE, CommandContext, Exit, handle_signals, l
 from curtsy.cli.crawl_job import announcement, drop_unstarted, start_of, unsaved, written_messages
 from curtsy.cli.get import cache_options, make_folder, url_lines
 from curtsy.cli.urls import ALLOW_HTTP, complete_lines, complete_urls
-from curtsy.core.crawl_messages import deaths_in_run, not_extracted_in_run
+from curtsy.core.crawl_messages import deaths_in_run, job_in_use, not_extracted_in_run
 from curtsy.core.errors import NotWritten, PolicyError, StoreError
 
 if TYPE_CHECKING:
@@ -352,8 +352,7 @@ async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
     try:
         crawl = opened()
     except FileInUse as error:
-        apart = "" if wanted.is_named else " With --no-job, this command runs beside it."
-        console.say(f"{start.label} is already running: {error}{apart}")
+        console.say(job_in_use(start.label, start.name, error.owner, is_named=wanted.is_named))
         return Exit.LATER
     except StoreError as error:
         if (alone := unsaved(start, error)) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -160,6 +161,15 @@ def replicas_behind(server: str, replicas: int, seconds: float) -> str:
 def running_job(name: str) -> str:
     """Describe a job that cannot be removed or changed while it runs."""
     return f"the job {name} is running. Stop it first."
+
+
+def job_in_use(label: str, name: str, owner: str, *, is_named: bool) -> str:
+    """Describe a job that cannot start because it runs already. `owner` is the process that runs it, in words."""
+    beside = "--no-job runs this command beside it, without a job." if not is_named else "Another --job runs beside it."
+    return (
+        f"{label} is already running, in {owner}. A job of this machine runs once at a time.\n"
+        f"Wait until it ends: curtsy jobs show {shlex.quote(name)} shows its progress. {beside}"
+    )
 
 
 def present_workers(job: str, workers: Sequence[str]) -> str:

@@ -67,6 +67,9 @@ class ForeignFile(StoreError):
 class FileInUse(StoreError):
     """Error for a file that another process has locked."""
 
+    owner = "another process"
+    """The process, in words."""
+
 
 class Format(NamedTuple):
     """Kind of file: how to recognize, create and upgrade it."""
@@ -306,10 +309,12 @@ class SQLiteFile:
             )
         process = self.file_lock.content.strip().decode("ascii", "replace")
         owner = f"process {process}" if process else "another process"
-        return FileInUse(
-            f"{self.path} is in use by {owner} (see {self.path}.lock). Only one process at a time can use it. Wait for "
-            "that process or end it, or use another file."
+        error = FileInUse(
+            f"{self.path} is in use by {owner}. Only one process at a time can use it. Wait for that process or end "
+            "it, or use another file."
         )
+        error.owner = owner
+        return error
 
     def set_aside(self, name: str) -> None:
         """Rename the file to `name`, with its side files, to make room for a fresh one. Requires `lock`."""

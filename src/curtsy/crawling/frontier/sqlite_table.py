@@ -103,7 +103,10 @@ class _FrontierFile(SQLiteFile):
 
     def in_use(self) -> FileInUse:
         """Return the error for a file that another process has opened."""
-        return FileInUse(f"{super().in_use()} For many processes and machines, use a Redis store.")
+        plain = super().in_use()
+        error = FileInUse(f"{plain} For many processes and machines, use a Redis store.")
+        error.owner = plain.owner
+        return error
 
 
 class _Row(msgspec.Struct, array_like=True, gc=False):
