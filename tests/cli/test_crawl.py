@@ -349,6 +349,8 @@ def test_what_cannot_be_meant_is_said_with_what_was_perhaps_meant(shell: Shell, 
         ("--json", "--jsonl", "-"): ("--json ", "--jsonl", "standard output"),
         ("--max-time", "soon"): ("--max-time", "'soon'", "1h30m"),
         ("--body", "text"): ("--body", "--jsonl"),
+        ("--max-pages", "0"): ("'--max-pages': 0",),
+        ("--limit", "0"): ("'--max-pages': 0",),
     }
 
     found = {words: shell("crawl", url, *words) for words in wrong}

@@ -20,13 +20,20 @@ from curtsy.system.startup import raise_on_interrupt
 
 
 class OneName(click.Option):
-    """Option whose help shows its first name only. The others are accepted."""
+    """Option whose help and errors show its first name only. The others are accepted."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Return the line of the help."""
+        return click.Option.get_help_record(self._with_one_name(), ctx)
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Return the name for errors."""
+        return click.Option.get_error_hint(self._with_one_name(), ctx)
+
+    def _with_one_name(self) -> click.Option:
         only = copy(self)
         only.opts = self.opts[:1]
-        return click.Option.get_help_record(only, ctx)
+        return only
 
 
 class Once(click.Option):
