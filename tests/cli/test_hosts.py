@@ -278,6 +278,32 @@ def test_a_host_is_also_named_by_a_url(shell: Shell, words: tuple[str, ...]) -> 
 
 
 @pytest.mark.parametrize("words", [("pause",), ("breaker", "trip")])
+def test_a_host_that_was_never_requested_is_told_because_its_name_may_be_mistyped(
+    shell: Shell, site: Site, words: tuple[str, ...], snapshot: Snapshot
+) -> None:
+    """U6: to pause it before its first request is legitimate"""
+    known = site.url("").removeprefix("http://")
+    shell("get", site.url("/"))
+
+    done = shell(*words, "typo.example", known)
+
+    first, second = done.err.splitlines()
+    assert done.code == 0
+    assert known in second
+    note = " No request"
+    assert (first.count(note), second.count(note)) == (1, 0)
+    snapshot(first)
+
+
+def test_a_pause_with_a_duration_says_when_it_ends(shell: Shell, snapshot: Snapshot) -> None:
+    brief, long = shell("pause", "example.org", "--for", "5m"), shell("pause", "example.org", "--for", "2d")
+
+    assert re.search(r" 5 min, until (\d{4}-\d\d-\d\d )?\d\d:\d\d\. ", brief.err), "the date if it is tomorrow"
+    assert re.search(r" 2 days, until \d{4}-\d\d-\d\d \d\d:\d\d\. ", long.err)
+    snapshot(long.err)
+
+
+@pytest.mark.parametrize("words", [("pause",), ("breaker", "trip")])
 def test_the_hosts_that_are_not_meant_are_named(shell: Shell, words: tuple[str, ...], snapshot: Snapshot) -> None:
     """C6: another port is another host, and so is a host under it; unless the settings say that they are one"""
     shell.settle("allowlist:\n  - domain: shared.example\n    shared: true\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from curtsy.cli import console
 from curtsy.cli.command import DOMAINS, JSON, YES, command, duration, group
 from curtsy.cli.context import CommandContext, Exit
 from curtsy.cli.status import batched, breaker_words, none_known, opened_by
+from curtsy.core.time import span
 
 if TYPE_CHECKING:
     from curtsy.core.amendment import Amendment
@@ -57,10 +59,15 @@ def _amend(
                 text = (idle if is_idle else words).format(
                     name=_name(domain, policy), undo=given.command(f"{undo} {domain}")
                 )
-                console.say(text + (_others(store, domain, policy) if undo else ""))
+                console.say(text + (_never(found[-1]) + _others(store, domain, policy) if undo else ""))
     if is_json:
         console.write_json(found)
     return code
+
+
+def _never(view: HostView) -> str:
+    """Return a note on a host without requests, whose name may be mistyped; else empty."""
+    return " No request was sent to it yet: check the name." if view.last_asked_ago is None else ""
 
 
 def _name(domain: str, policy: Policy) -> str:
@@ -196,7 +203,17 @@ def pause(given: CommandContext, domains: tuple[str, ...], seconds: float | None
     """
     from curtsy.core.amendment import Pause
 
-    return _amend(given, domains, Pause(seconds), "{name} is paused. {undo} resumes it.", is_json, undo="resume")
+    words = f"{{name}} is paused{_until(seconds)}. {{undo}} resumes it."
+    return _amend(given, domains, Pause(seconds), words, is_json, undo="resume")
+
+
+def _until(seconds: float | None) -> str:
+    """Return the duration and the end of a pause in local time, in words; empty without an end."""
+    if seconds is None:
+        return ""
+    end, today = time.localtime(time.time() + seconds), time.localtime()
+    is_today = (end.tm_year, end.tm_yday) == (today.tm_year, today.tm_yday)
+    return f" for {span(seconds)}, until {time.strftime('%H:%M' if is_today else '%Y-%m-%d %H:%M', end)}"
 
 
 @command(("curtsy resume example.org", "Request it again, at its usual pace."))
