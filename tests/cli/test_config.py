@@ -9,6 +9,7 @@ from curtsy.core.host import fresh
 from curtsy.settings import load
 from curtsy.settings.general import names
 from curtsy.settings.template import template
+from tests.cli.crawling import line_with
 from tests.cli.documented import FIELDS
 from tests.cli.shell import Shell
 from tests.support.snapshot import Snapshot
@@ -126,6 +127,19 @@ def test_the_doctor_names_proxies_without_their_passwords(shell: Shell) -> None:
         ("yes", "HTTP_PROXY is http://***@127.0.0.1:312"),
     ]
     assert "hunter2" not in done.out + done.err
+
+
+def test_the_doctor_names_the_file_for_the_user_agent_if_there_is_one(shell: Shell, snapshot: Snapshot) -> None:
+    """`config init` would refuse to write it again"""
+    without = line_with(shell("doctor", CURTSY_USER_AGENT=None).out, "Set your own")
+    shell("config", "init")
+
+    after = line_with(shell("doctor", CURTSY_USER_AGENT=None, COLUMNS="300").out, "Set your own")
+
+    assert "config init" in without
+    assert "config init" not in after
+    assert after.endswith(f"{shell.project / 'curtsy.yaml'}")
+    snapshot(without, "without a file")
 
 
 def test_the_doctor_is_brief_unless_asked_for_more(shell: Shell, snapshot: Snapshot) -> None:

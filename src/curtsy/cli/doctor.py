@@ -137,7 +137,8 @@ def _user_agent(settings: Settings) -> Finding:
         advice = 'Add a page or a mail address: user_agent: "MyBot/1.0 (+https://example.org/bot)"'
         return Finding("user agent", "wait", f"{agent} names no contact", advice)
     if agent == USER_AGENT:
-        advice = "Set your own, so that site owners can reach you: curtsy config init"
+        where = f"user_agent in {settings.files[-1]}" if settings.files else "curtsy config init writes a file for it"
+        advice = f"Set your own, so that site owners can reach you: {where}"
         return Finding("user agent", "wait", f"{agent}, which is the default", advice)
     return Finding("user agent", "yes", agent)
 
