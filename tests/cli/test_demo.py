@@ -35,6 +35,7 @@ def test_the_demo_shows_a_crawl_and_proves_that_every_rule_was_kept(shell: Shell
     title, _, fetched, left_alone, *_, seen, end = done.out.split("\n\n")
     *_, seconds, hosts = numbers(fetched)
     assert hosts == 5
+    assert numbers(fetched)[0] == numbers(line_with(seen, " no page twice "))[0]
     assert seconds < 60
     assert " min " not in fetched
     assert [(count, url.rpartition("/")[2]) for count, _, url in reasons_in(done.out)] == [

@@ -237,7 +237,7 @@ def verdicts(site: DemoSite) -> list[tuple[bool, str, str]]:
     alone = _rest(shaky, 503)
     recovered = bool(shaky.journal) and shaky.journal[-1].status == 200
     spent = max(Counter(visit.day for visit in large.journal).values(), default=0)
-    given = Counter((host.name, visit.path) for host in site.hosts for visit in host.journal if visit.status == 200)
+    given = Counter((host.name, visit.path) for host in site.hosts for visit in host.pages() if visit.status == 200)
     return [
         (first and asked == 1, "robots.txt first", f"requested {_times(asked)} per host, before any page"),
         (private == 0, "Disallow: /private/", f"{private} requests for disallowed pages"),
