@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from curtsy.core.amendment import Trip
 from curtsy.core.policy import Policies
 from curtsy.engine.gate_steps import amended
 from curtsy.observe.dashboard.security import guarded_names, is_loopback
-from tests.observe.serving import TOKEN, Served, environment, serving
+from tests.observe.serving import TOKEN, Served, environment, said, serving
 from tests.support.snapshot import Snapshot
 from tests.support.warm import Process
 
@@ -125,6 +126,20 @@ def test_a_token_that_could_be_guessed_is_refused(tmp_path: Path) -> None:
     assert code == 2
     assert "6 characters" in said
     assert "secret" not in said
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
+def test_the_address_that_is_told_can_be_opened(tmp_path: Path, host: str, snapshot: Snapshot) -> None:
+    """Issue 7: 0.0.0.0 is none, and it is told that other machines reach the dashboard"""
+    with serving(tmp_path, "--host", host, CURTSY_DASHBOARD_TOKEN=TOKEN):
+        told = next(line for line in said(tmp_path).splitlines() if "http://" in line)
+        [url] = re.findall(r"http://\S+/", told)
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {TOKEN}"})
+        with urllib.request.urlopen(request) as page:
+            assert page.status == 200
+
+    assert "0.0.0.0" not in url
+    snapshot(told)
 
 
 # --- The token -------------------------------------------------------------------------------------------------------

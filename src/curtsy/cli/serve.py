@@ -60,10 +60,21 @@ def serve(given: CommandContext, port: int, host: str, token: str | None, names:
     listener = _listen(host, port)
     address = listener.getsockname()[1]
     dashboard = _dashboard(given, host, address, names, token)
-    shown = f"[{host}]" if ":" in host.strip("[]") and not host.startswith("[") else host
-    console.say(f"the dashboard is at http://{shown}:{address}/. Ctrl-C stops it.")
+    console.say(_where(listener, host, address))
     with listener:
         _run(dashboard, listener)
+
+
+def _where(listener: socket.socket, host: str, port: int) -> str:
+    """Return an address of the dashboard that a browser can open, in a sentence."""
+    from ipaddress import ip_address
+
+    everywhere = ""
+    if ip_address(listener.getsockname()[0].partition("%")[0]).is_unspecified:
+        host = "127.0.0.1" if listener.family is socket.AF_INET else "::1"
+        everywhere = " It listens on all addresses of this machine; other machines use one of these."
+    shown = f"[{host}]" if ":" in host.strip("[]") and not host.startswith("[") else host
+    return f"the dashboard is at http://{shown}:{port}/.{everywhere} Ctrl-C stops it."
 
 
 def _token_of_project() -> str | None:
