@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from curtsy.core.errors import PolicyError
+from curtsy.core.errors import NotWritten, PolicyError
 from curtsy.crawling import jobs
 from curtsy.crawling.crawl import AsyncCrawl
 from curtsy.crawling.outputs.skipped import SkippedCsv
@@ -432,3 +432,42 @@ async def test_an_output_is_compared_with_all_pages_of_its_job(
     assert anew == {"a.jsonl": 0, "b.jsonl": 0}
     assert [(str(a) in each, str(b) in each) for each in told] == [(False, True), (True, False)]
     snapshot("\n".join(told))
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_what_a_user_adds_to_an_output_is_not_cut_off(
+    site: Site, tmp_path: Path, snapshot: Snapshot, restart: bool
+) -> None:
+    """F37: after a run that ended, every byte beyond its end is another program's; the job stays as it was"""
+    build(site, "fan", 8)
+    job, outputs = tmp_path / "job", [tmp_path / "a.jsonl", tmp_path / "b.csv", f"{tmp_path}/c/", tmp_path / "d.warc"]
+    given: dict[str, Any] = {**QUICK, "job": job, "outputs": outputs}
+    await crawled(site, "/page/0", max_pages=3, **given)
+
+    for name in ("a.jsonl", "b.csv", "c/index.jsonl", "d-00001.warc"):
+        before = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(before + b"mine\n")
+        with pytest.raises(NotWritten) as told:
+            await crawled(site, "/page/0", restart=restart, **given)
+        assert (tmp_path / name).read_bytes() == before + b"mine\n"
+        assert jobs.look(job).totals.pages == 3
+        (tmp_path / name).write_bytes(before)
+    _, done = await crawled(site, "/page/0", **given)
+
+    assert told.value.is_lasting
+    snapshot(str(told.value))
+    assert done.summary is not None
+    assert (done.summary.fetched, done.summary.missing) == (8, 0)
+
+
+async def test_rows_of_skipped_seeds_are_no_addition_of_a_user(site: Site, tmp_path: Path) -> None:
+    """F37: they are written after the last commit"""
+    build(site, "fan", 3)
+    given: dict[str, Any] = {**QUICK, "job": tmp_path / "job", "outputs": [SkippedCsv(tmp_path / "skipped.csv")]}
+    seeds = [site.url("/page/0"), site.url("/page/1", host="127.0.0.2")]
+
+    for most in (1, 2, None):
+        async with acrawl(seeds, denylist=["127.0.0.2"], max_pages=most, **given) as crawl:
+            summary = await crawl.run()
+
+    assert (summary.fetched, summary.skipped) == (3, 1)

@@ -19,7 +19,7 @@ import msgspec
 from curtsy.core.errors import CurtsyError
 from curtsy.crawling.frontier.protocol import PAGES, AsyncFrontier, Deferred, Done, Ending, Lapsed
 from curtsy.crawling.jobs import TOTALS, WorkerId, spool_of, totals_of
-from curtsy.crawling.output_notes import OUTPUTS, Coverage, Fields, check_fields, coverage, read_notes
+from curtsy.crawling.output_notes import COMPLETE, OUTPUTS, Coverage, Fields, check_fields, coverage, read_notes
 from curtsy.crawling.outputs.parts import Parts
 from curtsy.crawling.outputs.protocol import FileOutput, Output, Written
 from curtsy.crawling.outputs.skipped import Examples
@@ -188,6 +188,8 @@ class Committer:
         Raises NotWritten for an output with other fields.
         """
         check_fields(self._outputs, extract, notes, self._who)
+        for output in self._files:
+            output.is_complete = bool(notes.get(COMPLETE + self._who))
         await self.open(notes)
         self._entries = {each.name: each.written().entries for each in self._files}
         names = [each.name for each in self._outputs if each.name != Examples.name]
@@ -195,8 +197,9 @@ class Committer:
         self._coverage = coverage(known, names, extract, self.totals)
         for message in self._coverage.told:
             _log.warning(message)
-        if self._coverage.notes != known:
-            await self._frontier.note({OUTPUTS + self._who: msgspec.to_builtins(self._coverage.notes)})
+        own = {OUTPUTS: msgspec.to_builtins(self._coverage.notes), COMPLETE: False}
+        if any(notes.get(name + self._who) != value for name, value in own.items()):
+            await self._frontier.note({name + self._who: value for name, value in own.items()})
 
     async def open(self, notes: Mapping[str, Any]) -> None:
         """Resume all outputs at the ends in the frontier's notes. Raises StoreError if the notes are damaged."""
@@ -302,9 +305,10 @@ class Committer:
         return msgspec.structs.replace(self.totals, skipped=skipped, seconds=self.before.seconds + elapsed)
 
     def final_note(self, elapsed: float) -> dict[str, Any]:
-        """Return the totals for the frontier's notes, with the time after the last commit and without skipped seeds."""
+        """Return the notes at the end: totals with the time after the last commit and without skipped seeds."""
         totals = msgspec.structs.replace(self.totals, seconds=self.before.seconds + elapsed)
-        return {self._totals_name: msgspec.to_builtins(totals)}
+        is_complete = not self._is_torn and not self._left  # skipped seeds are written without a flush
+        return {self._totals_name: msgspec.to_builtins(totals), COMPLETE + self._who: is_complete}
 
     async def is_ready(self, finished: Finished) -> bool:
         """Return whether a claim can be written. If its page has too many links, add some of them instead."""

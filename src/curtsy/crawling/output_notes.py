@@ -21,6 +21,9 @@ from curtsy.crawling.progress import CrawlTotals
 OUTPUTS = "outputs"
 """Note with an OutputNote by name. In a shared job, each worker has its own note with this prefix."""
 
+COMPLETE = "complete"
+"""Note: true if the last run recorded all that it wrote. In a shared job, each worker has its own with this prefix."""
+
 EXTRACT = "extract"
 """Fields that the job extracts: its selectors by name, or `function`; None without."""
 
@@ -54,8 +57,9 @@ def read_notes(notes: Mapping[str, Any], who: str = "") -> dict[str, OutputNote]
 
 
 def kept(notes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the note for a job that starts over and continues its output files."""
-    return {OUTPUTS: {name: msgspec.to_builtins(OutputNote(each.extract)) for name, each in read_notes(notes).items()}}
+    """Return the notes for a job that starts over and continues its output files."""
+    fields = {name: msgspec.to_builtins(OutputNote(each.extract)) for name, each in read_notes(notes).items()}
+    return {OUTPUTS: fields, COMPLETE: bool(notes.get(COMPLETE))}
 
 
 def check_fields(outputs: Sequence[Output], extract: Fields, notes: Mapping[str, Any], who: str = "") -> None:

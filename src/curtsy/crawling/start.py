@@ -23,7 +23,7 @@ from curtsy.crawling.frontier.protocol import AsyncFrontier
 from curtsy.crawling.jobs import FRONTIER, WorkerId, extract_note, folder_of, output_ends, spool_of
 from curtsy.crawling.keywords import CrawlKeywords, OptionKeywords
 from curtsy.crawling.options import CrawlOptions
-from curtsy.crawling.output_notes import Fields, check_fields
+from curtsy.crawling.output_notes import COMPLETE, Fields, check_fields
 from curtsy.crawling.outputs import open_outputs
 from curtsy.crawling.outputs.parts import Parts
 from curtsy.crawling.outputs.protocol import FileOutput, Output
@@ -122,8 +122,11 @@ def _open_job(
     """Open the frontier of a crawl, and prepare its outputs. `who` is this process in a shared job."""
     try:
         kept = output_ends(folder) if restart and who is None else {}
+        is_complete = bool(kept.pop(COMPLETE, False))
         for output in outputs:  # only the ends of files are kept
-            if not isinstance(output, FileOutput):
+            if isinstance(output, FileOutput):
+                output.is_complete = is_complete
+            else:
                 kept.pop(f"output:{output.name}", None)
         check_fields(outputs, fields, kept)
         _prepare(outputs, folder, who, kept, durable=durable, restart=restart)

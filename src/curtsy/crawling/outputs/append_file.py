@@ -92,17 +92,18 @@ class AppendFile:
         """Return the position of the next byte."""
         return self._written + len(self._buffer)
 
-    def open(self, flushed: End | None, whole: Whole) -> None:
+    def open(self, flushed: End | None, whole: Whole, *, is_exact: bool = False) -> None:
         """Create a file, or truncate it to the last result of `flush`.
 
         A shorter file is truncated to its intact part (`whole`), and a warning is logged. A file with other content is
-        left unchanged, and NotWritten is raised. With None, that is any file that is not empty.
+        left unchanged, and NotWritten is raised. With None, that is any file that is not empty. With `is_exact`, it is
+        also a longer one, because nothing was written after that `flush`.
         """
         self.close()
         try:
             file = self._standard_output() if self.path == STANDARD_OUTPUT else self._opened()
             try:
-                self._begin(file, flushed, whole)
+                self._begin(file, flushed, whole, is_exact)
             except BaseException:
                 file.close()
                 raise
@@ -126,7 +127,7 @@ class AppendFile:
         self.is_stream = not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
         return file
 
-    def _begin(self, file: FileIO, flushed: End | None, whole: Whole) -> None:
+    def _begin(self, file: FileIO, flushed: End | None, whole: Whole, is_exact: bool) -> None:
         """Set the position to write at, if the file is empty or still the one of an earlier run."""
         end = End(0, 0, 0, "", "")
         self._head = self._tail = b""
@@ -136,6 +137,8 @@ class AppendFile:
             found = os.fstat(file.fileno()).st_size
             if flushed is not None:
                 end = self._resumed(file, flushed, found, whole)
+                if is_exact and found > flushed.size:
+                    raise appended_to(self.path, found - flushed.size)
                 file.truncate(end.size)
                 self._head = _read_at(file, 0, min(end.size, HEAD))
                 self._tail = _read_at(file, max(0, end.size - TAIL), min(end.size, TAIL))
@@ -378,6 +381,15 @@ def replaced(path: str) -> NotWritten:
         f"{path} is not the file that this crawl has written: it was replaced or changed since, and is left as it is. "
         "Put the crawl's own file back; or name another output, in which the earlier pages are missing; or start the "
         "crawl over with another output (--restart, restart=True).",
+        path,
+    )
+
+
+def appended_to(path: str, size: int) -> NotWritten:
+    """Return the error for a file of this crawl to which another program has added `size` bytes."""
+    return _lasting(
+        f"{path} has {size:,} bytes at its end that this crawl has not written, and would be cut off. It is left as it "
+        "is. Move these bytes to another file; or name another output, in which the earlier pages are missing.",
         path,
     )
 

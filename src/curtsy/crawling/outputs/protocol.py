@@ -111,6 +111,8 @@ class FileOutput:
         self.shown = mask_url(self.path) if is_url(path) else self.path
         """Path for names and messages: that of a URL has no secrets, because the frontier stores the name (F62)."""
         self.name = f"{kind}:{self.shown}"
+        self.is_complete = False
+        """True if nothing was written after the state given to the next `open`, so that a longer file is refused."""
         self._file = AppendFile(os.path.join(self.path, file) if file else self.path, is_ours=bool(file))
         self._flushed: Any | None = None
         """Result of the last flush; None while it is not open."""
@@ -126,6 +128,7 @@ class FileOutput:
         try:
             self._open(state)
             self._flushed = self._flush()
+            self.is_complete = False
         except BaseException as error:
             self.discard()
             if isinstance(error, OSError):
@@ -223,7 +226,7 @@ class FileOutput:
             raise failure from error
 
     def _open(self, state: Any | None) -> None:
-        self._file.open(read_state(self.name, state, End), self._whole)
+        self._file.open(read_state(self.name, state, End), self._whole, is_exact=self.is_complete)
 
     def _whole(self, path: str) -> tuple[int, int]:
         """Return the intact part of a cut file: bytes and entries. Here an entry is a line."""

@@ -168,7 +168,7 @@ class Warc(FileOutput):
             if not begins_with(path, self._beginning(number), self.gzip):
                 raise foreign(path)
         self._select(state.file)
-        self._file.open(state.end, self._whole)
+        self._file.open(state.end, self._whole, is_exact=self.is_complete)
         self._payloads.open(state.payloads, whole_lines)
         for path in later.values():  # only after the archive is recognized as ours
             os.unlink(path)
