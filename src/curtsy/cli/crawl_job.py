@@ -141,7 +141,7 @@ def drop_unstarted(name: str) -> None:
 
 def written_messages(files: Mapping[str, str], summary: CrawlSummary, seeds: Sequence[str]) -> list[str]:
     """Return what the outputs contain at the end of a crawl. `files` are their paths by kind."""
-    from curtsy.crawling.output_notes import counted_in
+    from curtsy.crawling.output_notes import counted_in, path_in
 
     held, lines = {each.name.partition(":")[0]: each for each in summary.outputs}, list[str]()
     for kind, path in files.items():
@@ -155,7 +155,8 @@ def written_messages(files: Mapping[str, str], summary: CrawlSummary, seeds: Seq
         elif path != "-" and (found.entries or summary.ended in ("done", "max_pages")):
             lines.append(f"written to {place}.{_where_to_begin(path, seeds) if kind == 'mirror' else _added(found)}")
         if found.earlier:
-            lines.append(output_lacks(place, found.earlier, counted_in(found.name, summary.totals)))
+            shown = path_in(found.name) if path == "-" else place
+            lines.append(output_lacks(shown, found.earlier, counted_in(found.name, summary.totals)))
     return lines
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from curtsy.core.crawl_messages import output_lacks, output_not_named
-from curtsy.crawling.outputs.append_file import other_fields_in, read_state
+from curtsy.crawling.outputs.append_file import STANDARD_OUTPUT, other_fields_in, read_state
 from curtsy.crawling.outputs.protocol import FileOutput, Output
 from curtsy.crawling.outputs.skipped import Examples, SkippedCsv
 from curtsy.crawling.progress import CrawlTotals
@@ -111,5 +111,6 @@ def coverage(known: Mapping[str, OutputNote], names: Sequence[str], extract: Fie
 
 
 def path_in(name: str) -> str:
-    """Return the path in the name of an output."""
-    return name.partition(":")[2] or name
+    """Return the path in the name of an output, for messages."""
+    path = name.partition(":")[2] or name
+    return "standard output" if path == STANDARD_OUTPUT else path
