@@ -14,12 +14,14 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
 
+from curtsy.core.bounded import Bounded
 from curtsy.core.masking import masked_repr
 from curtsy.crawling.frontier.protocol import Claimed
 from curtsy.crawling.options import CrawlOptions
@@ -160,12 +162,29 @@ class Broken(msgspec.Struct):
     error: BaseException
 
 
+REPEATED = 60.0
+"""Seconds in which a warning is logged once, however many workers have it."""
+
+_warned: Bounded[tuple[str, str], float] = Bounded(100, 100, lambda _: 1)
+"""Latest warnings of workers by logger and text, with the monotonic second at which they were logged."""
+
+
 class Logged(msgspec.Struct):
     """Log record of a worker."""
 
     name: str
     level: int
     message: Any
+
+    def log(self) -> None:
+        """Log it in this process, unless another worker had the same warning just before."""
+        key, now = (self.name, str(self.message)), time.monotonic()
+        if self.level == logging.WARNING:
+            logged_at = _warned.get(key)
+            if logged_at is not None and now < logged_at + REPEATED:
+                return
+            _warned.put(key, now)
+        logging.getLogger(self.name).log(self.level, self.message)
 
 
 class Channel(asyncio.Protocol):
@@ -221,6 +240,10 @@ class Channel(asyncio.Protocol):
         self._lose()
 
 
+COMMON_LOGGERS = ("curtsy.client", "curtsy.settings")
+"""Loggers about the settings, which all processes of a crawl read."""
+
+
 class LogSender(logging.Handler):
     """Log handler of a worker: the crawl's process logs its records."""
 
@@ -230,7 +253,9 @@ class LogSender(logging.Handler):
         self._loop = asyncio.get_running_loop()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send a record, from any thread."""
+        """Send a record, from any thread, unless the crawl's process logs it itself."""
+        if record.name in COMMON_LOGGERS or record.__dict__.get("is_common"):
+            return
         message = record.getMessage() if record.args else record.msg
         self._loop.call_soon_threadsafe(self._channel.send, Logged(record.name, record.levelno, message))
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import os
 import pickle
 import socket
@@ -289,8 +288,8 @@ class WorkerPool:
             case Broken(error):
                 self.broken = self.broken or error
                 self._wake()
-            case Logged(name, level, text):
-                logging.getLogger(name).log(level, text)
+            case Logged():
+                message.log()
 
     def _read(self, number: int, report: Report) -> None:
         process = self._processes[number]

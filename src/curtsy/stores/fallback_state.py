@@ -23,6 +23,7 @@ from curtsy.stores.memory import MemoryStore
 from curtsy.stores.outage_ledger import UNUSABLE, Entry, OutageLedger
 from curtsy.stores.protocol import Answer, Loss, Outages, Step
 from curtsy.system.clock import BootClock
+from curtsy.system.log import COMMON
 
 REMEMBERED = 4096
 """Maximum number of keys whose last record is remembered, with TEXTS bytes of robots.txt in total."""
@@ -228,7 +229,7 @@ class FallbackState:
             self._interval = FIRST_PROBE if passed - self._back_at > LAST_PROBE else self._interval
             self._probe_at = passed + self._interval
         if is_new:
-            logger.warning("%s %s", error, _WAITING if self.waits else _ALONE)
+            logger.warning("%s %s", error, _WAITING if self.waits else _ALONE, extra=COMMON)
 
     # Outage.
 
@@ -407,6 +408,7 @@ class FallbackState:
         )
 
     def recovered(self, was_well: bool) -> None:
+            extra=COMMON,
         """End a recovery, and set the time of the next one."""
         if not was_well:
             self._interval = FIRST_PROBE if self.waits else min(2 * self._interval, LAST_PROBE)

@@ -223,6 +223,9 @@ def create_logger(component: str, *, level: str | None = None, stream: Stream | 
     return Logger(component, level=level, stream=stream)
 
 
+COMMON = {"is_common": True}
+"""Extra of a record about something that all processes of a crawl share; only the crawl's process logs it."""
+
 # --- Standard logger -----------------------------------------------------------------------------------------------
 
 _ROOT = logging.getLogger("curtsy")
