@@ -20,7 +20,7 @@ from curtsy.core.masking import mask_url
 from curtsy.core.time import SECOND, Now, span
 from curtsy.core.url import Url, parse_url
 from curtsy.crawling.committer import Committer, leftovers
-from curtsy.crawling.crawler import LONGEST_OUTAGE, Crawler
+from curtsy.crawling.crawler import Crawler
 from curtsy.crawling.estimate import CrawlPlan, Estimate, Observed, TimeLeft, plan
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.protocol import AsyncFrontier, HostQueue
@@ -41,6 +41,7 @@ from curtsy.crawling.progress import CrawlSnapshot, CrawlSummary, CrawlTotals, E
 from curtsy.crawling.results import CrawledPage
 from curtsy.crawling.seeds import Given, Seeds
 from curtsy.crawling.worker_pool import CLOSING, HASTY, WorkerPool
+from curtsy.crawling.store_watch import LONGEST_OUTAGE
 from curtsy.engine.counters import process_name
 from curtsy.engine.crawl_view import SILENT
 from curtsy.engine.session import Session
@@ -444,14 +445,15 @@ class CrawlPublisher:
 
     async def tell(self, is_over: bool = False) -> None:
         """Publish once. `is_over` marks the last update, however the crawl ended."""
-        if self._store.held:  # during an outage the store is bridged in memory
-            return
         with contextlib.suppress(CurtsyError):  # the crawl itself reports errors of the store
             began = time.monotonic()
             snapshot = await self._look()
             self._took = time.monotonic() - began
             published = await self._store.update(
                 self._key, lambda record, now: (found := self._record(snapshot, now, is_over), found)
+            if self._store.held:  # during an outage the store is bridged in memory
+                await self._store.now()  # a process whose workers send may not use its store otherwise
+                return
             )
             self._session.note_crawl(self._key, None if is_over else published)
 

@@ -35,6 +35,7 @@ from curtsy.crawling.reader import moment
 from curtsy.crawling.results import Finished, Results, SkippedUrl
 from curtsy.crawling.running_fetches import MAX_WAIT, SETTLING, SUSPECT, RunningFetch, RunningFetches, longest_queue
 from curtsy.crawling.seeds import HEAD, Feeder, Seeds, no_seeds
+from curtsy.crawling.store_watch import LONGEST_OUTAGE, StoreOut, StoreWatch
 from curtsy.crawling.worker_pool import SentClaim, WorkerPool, WorkersDied
 from curtsy.engine.session import Session
 from curtsy.engine.timers import BatchWaiter
@@ -57,11 +58,11 @@ QUEUED_IN_MEMORY, QUEUED_ON_DISK = 50_000, 200_000
 SHARED_LOOK = 1.0
 """Seconds between two checks of a shared frontier, and of a pipe that its reader may close."""
 
-LONGEST_OUTAGE = 60.0
-"""Maximum seconds for which the start and the end of a shared crawl wait for its server, at most `patience`."""
-
 FIRST_RETRY, LONGEST_RETRY = 1.0, 30.0
 """First and longest delay in seconds before a retry after a full disk."""
+
+STORE_RETRY = 0.25
+"""Seconds between two checks of a store that is out; they only read what its own probes have found."""
 
 
 class Crawler:
@@ -101,6 +102,7 @@ class Crawler:
         self._is_begun = False
         """True once the first seeds have defined the scope."""
         self._timers = session.timers
+        self._store_watch = StoreWatch(session.store, options.patience)
         self.filters = Filters(options, session, frontier, self._wanted_pages)
         if seeds.head:
             self.filters.begin(seeds.head)
@@ -252,7 +254,10 @@ class Crawler:
         if not self._failed_turns:
             self._failing_since = now
         self._failed_turns += 1
-        left = self._options.patience - (now - self._failing_since)
+        patience, first = self._options.patience, FIRST_RETRY * 2 ** min(self._failed_turns - 1, 10)
+        if isinstance(error, StoreOut):
+            patience, first = error.patience, STORE_RETRY
+        left = patience - (now - self._failing_since)
         if self._options.max_time is not None:
             left = min(left, self._options.max_time - self._elapsed())
         is_lasting = isinstance(error, NotWritten) and error.is_lasting
@@ -264,7 +269,7 @@ class Crawler:
         with contextlib.suppress(CurtsyError):
             await self._renew()
         longest = LONGEST_RETRY if self._lease is None else SHARED_LOOK  # a server's hiccup is over soon
-        retry_at = now + min(FIRST_RETRY * 2 ** min(self._failed_turns - 1, 10), longest, left)
+        retry_at = now + min(first, longest, left)
         while self.stopping is None and (wait := retry_at - self._timers.now()) > 0:
             await self._sleep(wait)  # a fetch that ends meanwhile must not count as another failed turn
         return None
@@ -298,6 +303,8 @@ class Crawler:
     async def _proceed(self) -> Ended | None:
         """Queue seeds, start due URLs and wait for an event. Return DONE or LATER if none can follow."""
         await self._feed()
+        if self.counts.queued:
+            await self._store_watch.check()
         await self._start()
         if self._has_batch():
             return None

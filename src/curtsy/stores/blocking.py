@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
+from curtsy.core.errors import CurtsyError
 from curtsy.core.time import Now
 from curtsy.stores.protocol import NOT_NOW, Answer, AsyncStore, Outages, Step, Store
 from curtsy.stores.survey import Survey
@@ -83,6 +84,10 @@ class ThreadedStore(AsyncStore):
     @property
     def is_waiting(self) -> bool:
         return self._inner is not None and self._inner.is_waiting
+
+    @property
+    def outage(self) -> CurtsyError | None:
+        return None if self._inner is None else self._inner.outage
 
     @property
     def held(self) -> int:

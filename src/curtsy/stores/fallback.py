@@ -80,6 +80,10 @@ class AsyncFallbackStore(AsyncStore):
         return self._state.is_out and self._state.waits
 
     @property
+    def outage(self) -> CurtsyError | None:
+        return self._state.error if self._state.is_out else None
+
+    @property
     def held(self) -> int:
         return len(self._state.bases)
 

@@ -135,6 +135,8 @@ class FallbackState:
         self._losses: set[object] = set()  # names of the last loss of all records, and of single losses since
         self._warned_at = -SILENCE
         self.is_out = False
+        self.error: CurtsyError | None = None
+        """Error of the last failed call of an outage."""
         self.outages = 0
         self._users = 0  # fallback stores that share this state; 0 if it belongs to a single one
         self._is_closed = False
@@ -210,6 +212,7 @@ class FallbackState:
 
     def begin(self, error: CurtsyError) -> None:
         """Begin an outage, unless there is one."""
+        self.error = error
         if self.is_out:
             return
         for key, sight in self._seen.items():
@@ -405,10 +408,10 @@ class FallbackState:
             self._name,
             self._back_at - began_at,
             moved,
+            extra=COMMON,
         )
 
     def recovered(self, was_well: bool) -> None:
-            extra=COMMON,
         """End a recovery, and set the time of the next one."""
         if not was_well:
             self._interval = FIRST_PROBE if self.waits else min(2 * self._interval, LAST_PROBE)

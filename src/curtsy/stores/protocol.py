@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
+from curtsy.core.errors import CurtsyError
 from curtsy.core.record import Record
 from curtsy.core.time import Now
 from curtsy.stores.survey import HOSTS, Survey, survey_of
@@ -147,6 +148,11 @@ class AsyncStore(ABC):
     def is_waiting(self) -> bool:
         """True while the store is unreachable and no request may be admitted until it answers (`outage: wait`)."""
         return False
+
+    @property
+    def outage(self) -> CurtsyError | None:
+        """Latest error of an outage that lasts; None while the store works."""
+        return None
 
     @property
     def held(self) -> int:
@@ -290,6 +296,10 @@ class WrappedStore(AsyncStore):
     @property
     def is_waiting(self) -> bool:
         return self.inner.is_waiting
+
+    @property
+    def outage(self) -> CurtsyError | None:
+        return self.inner.outage
 
     @property
     def held(self) -> int:
