@@ -23,7 +23,7 @@ import pytest
 
 from curtsy.client import AsyncClient
 from curtsy.core.admission import FORGIVEN
-from curtsy.core.errors import PolicyError, StoreError
+from curtsy.core.errors import PolicyError
 from curtsy.core.time import SECOND
 from curtsy.crawling.crawl import AsyncCrawl
 from curtsy.crawling.frontier.redis import MARGIN, RedisFrontier
@@ -614,7 +614,7 @@ async def test_a_server_that_refuses_the_password_is_not_waited_for(
         server.command("CONFIG", "SET", "requirepass", "right")
         store = server.url.replace("//", "//:wrong@", 1)
         async with acrawl(site.url("/"), **{**QUICK, "store": store, "job": tmp_path / "shared"}) as crawl:
-            with pytest.raises(StoreError) as refused:
+            with pytest.raises(PolicyError) as refused:
                 await crawl.run()
 
     assert "wrong" not in str(refused.value)

@@ -796,9 +796,9 @@ async def test_a_wrong_password_is_an_error_that_does_not_show_it(server: RedisS
     url = f"redis://:wrong-sesame@127.0.0.1:{server.port}/0"
     store, async_store = redis_store(url, timeout=SLOW), AsyncRedisStore(url, timeout=SLOW)
 
-    with pytest.raises(StoreError) as blocking:
+    with pytest.raises(PolicyError) as blocking:
         store.update("host:a", count)
-    with pytest.raises(StoreError) as waited:
+    with pytest.raises(PolicyError) as waited:
         await async_store.update("host:a", count)
 
     assert own_words(waited.value) == own_words(blocking.value)

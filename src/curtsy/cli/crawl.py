@@ -34,7 +34,7 @@ from curtsy.cli.command import (
     worker_count,
 )
 from curtsy.cli.context import PATIENCE, CommandContext, Exit, handle_signals, leave, run
-from curtsy.cli.crawl_job import announcement, drop_unstarted, start_of, unsaved, written_messages
+from curtsy.cli.crawl_job import drop_unstarted, open_crawl, start_of, unsaved, written_messages
 from curtsy.cli.get import cache_options, make_folder, url_lines
 from curtsy.cli.urls import ALLOW_HTTP, complete_lines, complete_urls
 from curtsy.core.crawl_messages import deaths_in_run, job_in_use, not_extracted_in_run
@@ -225,9 +225,10 @@ def crawl(context: click.Context, /, **words: Any) -> Exit:
         return run(lambda: _crawl(given, wanted))
     except NotWritten as error:  # before the first page
         console.say(str(error))
-        if wanted.job and not wanted.is_named:
-            drop_unstarted(wanted.job)
         return Exit.OUTPUT
+    finally:
+        if wanted.job:
+            drop_unstarted(wanted.job)
 
 
 def _report_dry_run(given: CommandContext, wanted: CrawlArguments) -> Exit:
@@ -364,11 +365,9 @@ async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
     # JSON lines on the same terminal would garble a live view.
     is_live = sys.stderr.isatty() and not (wanted.files.get("jsonl") == "-" and sys.stdout.isatty())
     async with crawl:
-        lines = await announcement(crawl, start, {output.name for output in outputs})
         noted = {COMMAND: resuming(wanted.arguments), RENEWING: bool(start.client)}
-        await crawl.open(noted if wanted.job else None)
-        for line in lines:
-            console.say(line)
+        if not await open_crawl(crawl, start, {output.name for output in outputs}, noted):
+            return Exit.LATER
         with _metrics(crawl.client, wanted.metrics_port), open_display(is_live) as display:
             stopping = Stopping(crawl, display)
             summary = await watch(crawl, display, 0.25 if is_live else 1.0)

@@ -81,6 +81,28 @@ def start_of(
     return JobStart(name, is_named, is_anew, is_anew, client={"cache_mode": "revalidate"} if renews else {})
 
 
+async def open_crawl(crawl: AsyncCrawl, start: JobStart, outputs: Collection[str], notes: Mapping[str, Any]) -> bool:
+    """Open a crawl, and print the messages on its job and its plan; return False if the job's server did not answer.
+
+    `outputs` are the names of the outputs. `notes` are stored with the job.
+    """
+    try:
+        lines = await announcement(crawl, start, outputs)
+        await crawl.open(notes if start.name else None)
+    except StoreError as error:
+        if not crawl.is_shared:
+            raise
+        from curtsy.stores.redis_server import is_unreachable
+
+        if not is_unreachable(error):
+            raise
+        console.say(f"{error} Then run this command again: the crawl has not started here.")
+        return False
+    for line in lines:
+        console.say(line)
+    return True
+
+
 async def announcement(crawl: AsyncCrawl, start: JobStart, outputs: Collection[str]) -> list[str]:
     """Return the messages on the job and the plan. `outputs` are the names of the outputs."""
     from curtsy.client import session_of
@@ -130,10 +152,10 @@ def unsaved(start: JobStart, error: StoreError) -> JobStart | None:
 
 
 def drop_unstarted(name: str) -> None:
-    """Remove a job that the user did not name, if it has no URL because its crawl did not start."""
+    """Remove a job of this machine that has no URL because its crawl did not start."""
     from curtsy.crawling.jobs import folder_of, look, remove, seeds_of
 
-    with suppress(StoreError):
+    with suppress(StoreError, OSError):
         job = look(folder_of(name))
         if not job.is_running and not seeds_of(job.notes):
             remove(folder_of(name))

@@ -16,7 +16,7 @@ from curtsy.cli import console
 from curtsy.cli.command import JSON, YES, command, duration, group, job_name, known_jobs
 from curtsy.cli.context import CommandContext, Exit
 from curtsy.core.crawl_messages import LIMITS, running_job
-from curtsy.core.errors import CurtsyError, StoreError
+from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.masking import mask_url
 from curtsy.core.time import span
 
@@ -39,6 +39,9 @@ NOT_RECORDED = (
     "nor are pages of a shared job without an output."
 )
 """Why no page may be found to queue again."""
+
+GLANCE = 1.0
+"""Seconds for which the server may take to say that a job of this machine is not one of its jobs."""
 
 STYLES = {"running": "green", "unfinished": "yellow", "done": "dim", "damaged": "red"}
 
@@ -94,6 +97,15 @@ def _shared(given: CommandContext) -> dict[str, JobSummary]:
     return {each.name: each for each in asyncio.run(shared_jobs(server))}
 
 
+def _is_begun(found: JobSummary) -> bool:
+    """Return whether a shared job has work: a crawl that could not open its outputs leaves a job without."""
+    from curtsy.crawling.jobs import SEEDS
+
+    counts = found.counts
+    has_urls = counts.queued or counts.leased or counts.done or counts.failed
+    return bool(has_urls or found.trouble or found.workers or found.notes.get(SEEDS))
+
+
 def _readable(found: JobSummary) -> Job:
     """Return the state of a shared job; a damaged one must not hide the others."""
     from curtsy.crawling.jobs import Job, shared
@@ -137,19 +149,36 @@ def _fields(job: Job, running: dict[str, CrawlRecord], found: JobSummary | None 
 @command(("curtsy jobs ls", "All jobs, by name."), of=jobs)
 @JSON
 @click.pass_obj
-def ls(given: CommandContext, is_json: bool) -> None:
-    """List the jobs with their progress and the time of the last change."""
+def ls(given: CommandContext, is_json: bool) -> Exit:
+    """List the jobs with their progress and the time of the last change.
+
+    If the server does not answer, it lists those of this machine, and the exit code is 1.
+    """
     from curtsy.crawling.jobs import jobs as local_jobs
 
-    running = _running(given)
+    failure: CurtsyError | None = None
+    shared_jobs: dict[str, JobSummary] = {}
+    try:
+        shared_jobs = _shared(given)
+    except CurtsyError as error:
+        failure = error
+    running = _running(given) if failure is None else {}
     found = [_fields(each, running) for each in local_jobs()]
-    found += [_fields(_readable(each), {}, each) for each in _shared(given).values()]
+    found += [_fields(_readable(each), {}, each) for each in shared_jobs.values() if _is_begun(each)]
     if is_json:
         console.write_json(found)
-        return
-    if not found:
+    elif found:
+        _show_all(found)
+    elif failure is None:
         console.say("there are no jobs. curtsy crawl URL starts one.")
-        return
+    if failure is None:
+        return Exit.FINE
+    console.say(f"{failure} The jobs of this server are not listed.")
+    return Exit.CONFIGURATION if isinstance(failure, PolicyError) else Exit.ERROR
+
+
+def _show_all(found: list[dict[str, Any]]) -> None:
+    """Print a table of jobs."""
     terminal = console.out()
     figures = ("pages", "queued", "failed")
     titles = ["left" if name == "queued" else name for name in figures]
@@ -189,10 +218,18 @@ def show(given: CommandContext, name: str, is_json: bool) -> None:
     While it runs, also the hosts with the most pages. The counts of a shared job are those of all its workers. It lists
     these with their last heartbeats, also stopped ones, and those that were lost: they ended without signing off.
     """
-    from curtsy.crawling.jobs import folder_of, look, shared
+    from curtsy.crawling.jobs import FRONTIER, folder_of, look, shared
 
-    running, server = _running(given), _server(given)
-    found = _shared_one(server, name) if server else None
+    server, running = _server(given), {}
+    is_here = (folder_of(name) / FRONTIER).is_file()
+    try:
+        found = _shared_one(server, name, GLANCE if is_here else None) if server else None
+        running = _running(given)
+    except StoreError as error:
+        if not is_here:
+            raise
+        found = None
+        console.say(f"{error} This is the job of this machine.")
     job = look(folder_of(name)) if found is None else shared(found)
     records = {key: each for key, each in running.items() if key == job.name or key.startswith(f"{job.name}:")}
     if job.is_running and job.counts is None and (record := records.get(job.name)) is not None:
@@ -217,12 +254,14 @@ def _running_job(job: Job, record: CrawlRecord) -> Job:
     return msgspec.structs.replace(job, totals=totals, seeds=record.seeds)
 
 
-def _shared_one(server: str, name: str) -> JobSummary | None:
+def _shared_one(server: str, name: str, timeout: float | None = None) -> JobSummary | None:
+    """Return a shared job; None if there is no such job with work. Raises StoreError, after `timeout` seconds."""
     import asyncio
 
     from curtsy.crawling.frontier.redis_jobs import find
 
-    return asyncio.run(find(server, name))
+    found = asyncio.run(find(server, name, timeout))
+    return found if found is not None and _is_begun(found) else None
 
 
 def _crew(job: Job, records: dict[str, CrawlRecord], found: JobSummary | None) -> list[dict[str, Any]]:

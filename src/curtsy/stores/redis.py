@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from curtsy.core.crawl_record import crawl_key
-from curtsy.core.errors import RecordTooNew, StoreError
+from curtsy.core.errors import PolicyError, RecordTooNew, StoreError
 from curtsy.core.host import Host
 from curtsy.core.record import Record
 from curtsy.core.statistics import stats_key
@@ -30,6 +30,7 @@ from curtsy.stores.redis_server import (
     Server,
     close_all,
     exchange,
+    is_unknown_user,
     look,
     names_of,
     pause_before,
@@ -268,9 +269,12 @@ class Connection:
             logger.debug("%s does not let us see its settings: not checked for version and eviction", shown)
         except BaseException as error:
             await close_all(closers)
-            if isinstance(error, FAILURES):
-                raise self._server.failed(error) from error
-            raise
+            if not isinstance(error, FAILURES):
+                raise
+            failed = self._server.failed(error)
+            if is_unknown_user(error):  # no outage: the server would refuse the next attempt too
+                raise PolicyError(str(failed)) from error
+            raise failed from error
         if self._client is None:
             self._client, self._closers = client, closers
         return client  # if another thread was faster, this client is used once

@@ -48,6 +48,11 @@ FAILURES = (redis.RedisError, redis.exceptions.RedisClusterException, OSError, a
 Refusing = (redis.AuthenticationError, redis.exceptions.AuthorizationError, redis.exceptions.NoPermissionError)
 """Errors of a server that refuses this user. Another attempt would meet the same."""
 
+_Unknown = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
+"""Errors of a server that does not know this user or password."""
+
+_Unreachable = (redis.ConnectionError, redis.TimeoutError, redis.exceptions.RedisClusterException, OSError)
+
 RedisCluster = redis.asyncio.cluster.RedisCluster
 NoScript = redis.exceptions.NoScriptError
 NoPermission = redis.exceptions.NoPermissionError
@@ -283,6 +288,16 @@ class Server:
         """Return a StoreError for an error of redis-py, and require a look at all marks."""
         self.swap.marks.doubt_all()
         return self.address.failed(error, self.timeout)
+
+
+def is_unknown_user(error: BaseException | None) -> bool:
+    """Return whether the server does not know the user or the password. A cluster reports that as a cause."""
+    return error is not None and (isinstance(error, _Unknown) or is_unknown_user(error.__cause__))
+
+
+def is_unreachable(error: StoreError) -> bool:
+    """Return whether an error says that the server did not answer, so that a later attempt may succeed."""
+    return isinstance(error.__cause__, _Unreachable) and not is_unknown_user(error.__cause__)
 
 
 async def reply_of(reply: Any) -> Any:

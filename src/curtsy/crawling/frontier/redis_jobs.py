@@ -378,9 +378,12 @@ async def forget(url: str, job: str) -> bool:
         return await registry.forget(job)
 
 
-async def find(url: str, job: str) -> JobSummary | None:
-    """Return the state of a job on the server at `url`; None if it does not exist."""
-    async with contextlib.aclosing(RedisJobs(url)) as registry:
+async def find(url: str, job: str, timeout: float | None = None) -> JobSummary | None:
+    """Return the state of a job on the server at `url`; None if it does not exist.
+
+    `timeout` is the seconds to wait for the server; None for those of the URL.
+    """
+    async with contextlib.aclosing(RedisJobs(url, timeout=timeout)) as registry:
         return await registry.job(job)
 
 
