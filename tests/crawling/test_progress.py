@@ -107,7 +107,7 @@ def _observed(hosts: list[Simulated], at: float) -> Observed:
     left = {each.name: None if each.budget is None else each.budget - each.done for each in hosts}
     counts = Counts(sum(each.queued for each in hosts), 0, done, 0, len(hosts))
     longest = sorted(queues, key=lambda each: -each.queued)[:50]
-    return Observed(at, at, counts, done, 0.0, longest, left)
+    return Observed(at, at, counts, done, done, 0.0, longest, left)
 
 
 PAUSE = (1.5, 5.5)
@@ -157,8 +157,8 @@ def test_no_time_is_told_before_anything_is_known_of_a_site() -> None:
     seed = HostQueue("a.example", 1, 0, 0.0)
     found = HostQueue("a.example", 30, 0, 0.0)
 
-    first = estimate.time_left(Observed(0, 0, Counts(1, 0, 0, 0, 1), 0, 0.0, [seed], {"a.example": 100}))
-    second = estimate.time_left(Observed(4, 4, Counts(30, 0, 1, 0, 1), 1, 0.0, [found], {"a.example": 99}))
+    first = estimate.time_left(Observed(0, 0, Counts(1, 0, 0, 0, 1), 0, 0, 0.0, [seed], {"a.example": 100}))
+    second = estimate.time_left(Observed(4, 4, Counts(30, 0, 1, 0, 1), 1, 1, 0.0, [found], {"a.example": 99}))
 
     assert first == TimeLeft(None)
     assert second.today == pytest.approx(100.0, rel=0.1)
@@ -171,12 +171,23 @@ def test_the_budget_is_not_the_end_of_a_growing_queue_whose_pages_cost_none() ->
     def told(at: int, free: float) -> TimeLeft:
         done, queue = at // 4, HostQueue("a.example", 10 + at // 2, 0, 0.0)
         counts = Counts(queue.queued, 0, done, 0, 1)
-        return estimate.time_left(Observed(at, at, counts, done, free, [queue], {"a.example": 34}))
+        return estimate.time_left(Observed(at, at, counts, done, done, free, [queue], {"a.example": 34}))
 
     assert [told(at, 1.0) for at in range(20, 60, 4)][-1] == TimeLeft(None)
     by_budget = told(60, 0.0).today
     assert by_budget is not None
     assert by_budget < 300
+
+
+def test_the_rate_is_that_of_this_process_though_others_share_the_job() -> None:
+    """Issue 17: it stands beside the pages of this run"""
+    estimate = Estimate(lambda: Policies(Policy()), 600.0, None)
+
+    for at in range(10):
+        counts = Counts(100, 0, 8 * at, 0, 4)
+        estimate.time_left(Observed(at, at, counts, 8 * at, 3 * at, 0.0, [], {}))
+
+    assert (estimate.meter.rate, estimate.meter.url_rate) == (3.0, 8.0)
 
 
 WITHOUT_PAUSES = Policies(Policy(qps=None, pause_min=0.0, pause_max=0.0), global_qps=None)
@@ -190,7 +201,9 @@ def test_without_pauses_the_measured_rate_decides(policies: Policies, is_offline
 
     told = [
         estimate.time_left(
-            Observed(at, at, Counts(1000 - 10 * at, 0, 10 * at, 0, 1), 10 * at, 0.0, [queue], {"own.example": None})
+            Observed(
+                at, at, Counts(1000 - 10 * at, 0, 10 * at, 0, 1), 10 * at, 10 * at, 0.0, [queue], {"own.example": None}
+            )
         )
         for at in (0, 1, 2)
     ]

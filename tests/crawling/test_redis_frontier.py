@@ -735,3 +735,32 @@ async def test_urls_that_lie_together_are_put_back_each_to_its_own_place(make: M
 
     assert [each.url for each in await frontier.claim(5)] == urls("a.org", *range(5))
     assert (await frontier.counts()).queued == 95
+
+
+async def test_the_outlook_names_urls_of_a_lost_worker_and_of_others_and_the_next_host(make: Make) -> None:
+    """Issue 17: lost are those of a worker that is not present, and only the lease decides when they are free"""
+    clock = Time()
+    lost, other, here = (make(clock=clock, lease=60.0) for _ in range(3))
+    await add(lost, *urls("a.org", 1), *urls("b.org", 1), *urls("c.org", 1))
+    for worker in (lost, other, here):  # each has the host of its own claim
+        await worker.claim(0)
+        clock.seconds += 2 * GRACE / 1e6
+    [_] = await lost.claim(1)
+    [held] = await other.claim(1)
+    [rested] = await here.claim(1)
+    await here.conclude([Ending(rested, Deferred(40.0))])
+    clock.seconds += PRESENCE + 1
+    await other.due_in()
+    await here.due_in()
+
+    busy = here.outlook()
+    await done(other, held)
+    clock.seconds += 2
+    await other.due_in()
+    await here.due_in()
+    idle = here.outlook()
+
+    assert (busy.elsewhere, busy.lost) == (2, 0)
+    assert (idle.elsewhere, idle.lost) == (0, 1)
+    assert idle.lost_for == pytest.approx(60.0 - PRESENCE - 3, abs=2.0)
+    assert idle.due_in == pytest.approx(40.0 - PRESENCE - 3, abs=2.0)

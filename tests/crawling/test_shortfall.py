@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from curtsy.core.crawl_messages import STORE_IS_OUT, describe, leased_elsewhere
+from curtsy.core.crawl_messages import STORE_IS_OUT, describe, waits
 from curtsy.crawling.start import acrawl
 from tests.cli.shell import Shell
 from tests.crawling.web import QUICK, graph, polite
@@ -108,7 +108,7 @@ async def test_a_worker_that_waits_for_the_urls_of_others_says_so(site: Site, tm
 
             async def is_told() -> bool:
                 told = [(await each.snapshot()).waiting_for for each in (busy, idle)]
-                return leased_elsewhere(1, 0.0).split("first in")[0] in str(told)
+                return str(waits(None, elsewhere=1)) in str(told)
 
             await until(is_told)
             for each in (busy, idle):

@@ -186,6 +186,26 @@ def unknown_worker(job: str, worker: str, workers: Sequence[str]) -> str:
     return f"the job {job} has no worker {worker!r}. Its workers are {', '.join(workers) or 'none'}."
 
 
+def waits(next_in: float | None, elsewhere: int = 0, lost: int = 0, lost_for: float = 0.0) -> str | None:
+    """Describe what a crawl without a due URL waits for; None if that is nothing.
+
+    `next_in` is the seconds until a host is due. In a shared crawl, `elsewhere` URLs are fetched by other workers, and
+    `lost` URLs are leased to workers that ended, for `lost_for` seconds.
+    """
+    found = []
+    if lost:
+        found.append(f"{_urls(lost)} leased to a lost worker for {span(lost_for)}")
+    if elsewhere:
+        found.append(f"{_urls(elsewhere)} at other workers")
+    if next_in is not None:
+        found.append(f"next host in {span(next_in)}")
+    return ", ".join(found) or None
+
+
+def _urls(count: int) -> str:
+    return f"{count:,} {'URL' if count == 1 else 'URLs'}"
+
+
 class Description(NamedTuple):
     """Short text for all URLs with the same reason."""
 
@@ -360,12 +380,6 @@ def nothing_new(job: str, pages: int) -> str:
         f"no page was fetched: the job {job} is finished, and has {_pages(pages)} of earlier runs. Restart it "
         "(restart=True, --restart) to fetch them again."
     )
-
-
-def leased_elsewhere(urls: int, seconds: float) -> str:
-    """Describe the wait of a worker for the URLs of others. `seconds`: until the first of their leases expires."""
-    which = "1 URL is" if urls == 1 else f"{urls:,} URLs are"
-    return f"{which} leased to other workers, or to killed ones until their leases expire, the first in {span(seconds)}"
 
 
 def slots_of_killed_run(held: Mapping[str, float]) -> str:

@@ -13,11 +13,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from typing import Any, Self
 
 from curtsy.client import AsyncClient, session_of
-from curtsy.core.crawl_messages import leased_elsewhere
+from curtsy.core.crawl_messages import waits
 from curtsy.core.crawl_record import MOST_HOSTS, MOST_SEEDS, CrawledHost, CrawlRecord, crawl_key
 from curtsy.core.errors import CurtsyError, PolicyError
 from curtsy.core.masking import mask_url
-from curtsy.core.time import SECOND, Now, span
+from curtsy.core.time import SECOND, Now
 from curtsy.core.url import Url, parse_url
 from curtsy.crawling.committer import Committer, leftovers
 from curtsy.crawling.crawler import Crawler
@@ -40,8 +40,8 @@ from curtsy.crawling.outputs.protocol import Output
 from curtsy.crawling.progress import CrawlSnapshot, CrawlSummary, CrawlTotals, Ended, HostProgress, shortfall
 from curtsy.crawling.results import CrawledPage
 from curtsy.crawling.seeds import Given, Seeds
-from curtsy.crawling.worker_pool import CLOSING, HASTY, WorkerPool
 from curtsy.crawling.store_watch import LONGEST_OUTAGE
+from curtsy.crawling.worker_pool import CLOSING, HASTY, WorkerPool
 from curtsy.engine.counters import process_name
 from curtsy.engine.crawl_view import SILENT
 from curtsy.engine.session import Session
@@ -235,6 +235,7 @@ class AsyncCrawl:
             epoch=self._session.epoch(),
             counts=self._crawler.counts,
             pages=self._committer.pages,
+            own_pages=totals.pages,
             free=cached / done if done else 0.0,
             queues=self._queues,
             left={host: min(each) for host, each in lefts.items() if each},
@@ -255,10 +256,11 @@ class AsyncCrawl:
         fetches, queued = self._crawler.fetches, self._crawler.counts.queued
         if not queued and not fetches.on_wire and (again := fetches.waiting_to_retry()):
             return f"{again} {'URL is' if again == 1 else 'URLs are'} requested again when the site allows"
-        wait = self._crawler.waits_for() if self._state() == "waiting" else None
-        if wait and not queued and self.is_shared and (leased := self._crawler.counts.leased):
-            return leased_elsewhere(leased, wait)
-        return None if wait is None else f"next host in {span(wait)}"
+        if self._state() != "waiting":
+            return None
+        if (outlook := self.frontier.outlook()) is not None:
+            return waits(outlook.due_in, outlook.elsewhere, outlook.lost, outlook.lost_for)
+        return waits(self._crawler.waits_for())
 
     async def snapshots(self, every: float = 1.0) -> AsyncGenerator[CrawlSnapshot, None]:
         """Yield the progress every `every` seconds until the crawl has ended."""
@@ -446,14 +448,14 @@ class CrawlPublisher:
     async def tell(self, is_over: bool = False) -> None:
         """Publish once. `is_over` marks the last update, however the crawl ended."""
         with contextlib.suppress(CurtsyError):  # the crawl itself reports errors of the store
+            if self._store.held:  # during an outage the store is bridged in memory
+                await self._store.now()  # a process whose workers send may not use its store otherwise
+                return
             began = time.monotonic()
             snapshot = await self._look()
             self._took = time.monotonic() - began
             published = await self._store.update(
                 self._key, lambda record, now: (found := self._record(snapshot, now, is_over), found)
-            if self._store.held:  # during an outage the store is bridged in memory
-                await self._store.now()  # a process whose workers send may not use its store otherwise
-                return
             )
             self._session.note_crawl(self._key, None if is_over else published)
 

@@ -243,6 +243,9 @@ async def slots_held(session: Session, hosts: Iterable[str]) -> dict[str, float]
 class _Mark(NamedTuple):
     at: float
     pages: float
+    own: float
+    """Pages of this process."""
+
     done: float
     """URLs that are finished."""
 
@@ -261,30 +264,33 @@ class Meter:
         self._pace = 0.0
         """URLs a second that the delays of the hosts allowed at the last mark."""
 
-    def mark(self, at: float, pages: int, done: int, seen: int, pace: float) -> None:
-        """Record the current numbers. `pace` is the number of URLs a second that the delays of the hosts allow."""
+    def mark(self, at: float, pages: int, own: int, done: int, seen: int, pace: float) -> None:
+        """Record the current numbers, `own` being the pages of this process.
+
+        `pace` is the number of URLs a second that the delays of the hosts allow.
+        """
         last = self._marks[-1] if self._marks else None
         expected = 0.0 if last is None else last.expected + self._pace * (at - last.at)
         self._pace = pace
         if len(self._marks) > 1 and at - self._marks[-2].at < APART:
             self._marks.pop()
-        self._marks.append(_Mark(at, pages, done, seen, expected))
+        self._marks.append(_Mark(at, pages, own, done, seen, expected))
         while len(self._marks) > 2 and self._marks[0].at < at - LONG:
             self._marks.popleft()
 
     def _change(self, seconds: float) -> _Mark:
         """Return the change over the last `seconds`, or since the start; all 0 without a mark."""
         if not self._marks:
-            return _Mark(0.0, 0, 0, 0, 0.0)
+            return _Mark(0.0, 0, 0, 0, 0, 0.0)
         last = self._marks[-1]
         first = next(each for each in self._marks if each.at >= last.at - seconds)
         return _Mark(*(now - before for now, before in zip(last, first, strict=True)))
 
     @property
     def rate(self) -> float:
-        """Return the pages a second over the last minute; 0 if unknown."""
+        """Return the pages a second of this process over the last minute; 0 if unknown."""
         change = self._change(MINUTE)
-        return change.pages / change.at if change.at else 0.0
+        return change.own / change.at if change.at else 0.0
 
     @property
     def url_rate(self) -> float:
@@ -324,6 +330,9 @@ class Observed(NamedTuple):
     counts: Counts
     pages: int
     """Pages of the job."""
+
+    own_pages: int
+    """Pages of this process, over all its runs."""
 
     free: float
     """Part of the finished URLs of this run that cost no budget: pages from the cache."""
@@ -366,7 +375,7 @@ class Estimate:
             hosts.append(Outlook((counts.queued - listed) / several, gap, 0.0, hosts=several))
         qps = None if self._is_offline else policies.global_qps
         done, pace = counts.done + counts.failed, _pace(hosts, qps)
-        self.meter.mark(now.at, now.pages, done, done + counts.queued + counts.leased, pace)
+        self.meter.mark(now.at, now.pages, now.own_pages, done, done + counts.queued + counts.leased, pace)
         return self._left(now, hosts, qps)
 
     def _left(self, now: Observed, hosts: Sequence[Outlook], qps: float | None) -> TimeLeft:

@@ -147,7 +147,7 @@ class CrawlSnapshot(msgspec.Struct, frozen=True):
 
     hosts_seen: int
     rate: float
-    """Pages per second over the last minute."""
+    """Pages per second over the last minute; in a shared crawl, those of this process."""
 
     elapsed: float
     """Duration of this run in seconds."""

@@ -301,6 +301,9 @@ class LocalFrontier:
         """Return 1."""
         return 1
 
+    def outlook(self) -> None:
+        """Return None."""
+
     @property
     def connections(self) -> int:
         """Return 0."""

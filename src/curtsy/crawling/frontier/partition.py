@@ -20,7 +20,7 @@ import msgspec
 
 from curtsy.core.errors import PolicyError
 from curtsy.core.time import SECOND
-from curtsy.crawling.frontier.protocol import Counts, Room
+from curtsy.crawling.frontier.protocol import Counts, Outlook, Room
 from curtsy.crawling.frontier.redis_codec import Report
 
 GRACE = SECOND // 4
@@ -69,6 +69,8 @@ class Partitions:
         self._turn = 0
         self._all_at = -NEVER
         """When all partitions are polled next."""
+        self.elsewhere: int | None = 0
+        """URLs leased to other present workers, by the last heartbeat; None if one of an earlier version is present."""
         self._pause = LOOK
         """Seconds until all partitions are polled again, if that is in vain."""
 
@@ -166,6 +168,22 @@ class Partitions:
         """Return the partitions with something due: own ones first, then the longest overdue."""
         found = [number for number, due_at in enumerate(self._due_at) if due_at <= now]
         return sorted(found, key=lambda number: (not self._is_own[number], self._due_at[number]))
+
+    def outlook(self, now: int, own: int) -> Outlook:
+        """Return what this worker waits for. It has leased `own` URLs.
+
+        Which worker has leased a URL is not known. So URLs count as lost only while no present worker has leased any.
+        """
+        leased = set(self.leased)
+        others = sum(self._reports[number].leased for number in leased) - own
+        has_lost = others > 0 and not own and self.elsewhere == 0
+        free = min((at for number, at in enumerate(self._due_at) if number not in leased), default=NEVER)
+        return Outlook(
+            due_in=None if free == NEVER else max(0, free - now) / SECOND,
+            elsewhere=0 if has_lost else max(0, others),
+            lost=others if has_lost else 0,
+            lost_for=max(0, min(self._due_at[number] for number in leased) - now) / SECOND if has_lost else 0.0,
+        )
 
     def due_at(self) -> int:
         """Return when the first partition has something due; NEVER if no due time is known."""

@@ -96,6 +96,22 @@ class HostQueue(msgspec.Struct, frozen=True, gc=False):
     """Seconds until the host is due; None if unknown."""
 
 
+class Outlook(msgspec.Struct, frozen=True, gc=False):
+    """What a worker without a due URL waits for in a shared frontier, by its last look."""
+
+    due_in: float | None
+    """Seconds until a host is due; None if no due time is known."""
+
+    elsewhere: int = 0
+    """URLs that other workers fetch."""
+
+    lost: int = 0
+    """URLs that workers had leased which are not present any more. They are queued again when their leases end."""
+
+    lost_for: float = 0.0
+    """Seconds until the first of these leases ends."""
+
+
 class Room(msgspec.Struct, frozen=True, gc=False):
     """Slots for concurrent fetches: those in use, and the share of one group.
 
@@ -280,6 +296,10 @@ class AsyncFrontier(Protocol):
     @property
     def workers(self) -> int:
         """Return the number of present workers, as of the last call; 1 in a frontier of one process."""
+        ...
+
+    def outlook(self) -> Outlook | None:
+        """Return what this worker waits for, besides its own URLs; None in a frontier of one process."""
         ...
 
     @property

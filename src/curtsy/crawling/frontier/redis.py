@@ -37,18 +37,12 @@ from curtsy.crawling.frontier.protocol import (
     Found,
     HostQueue,
     Lapsed,
+    Outlook,
     Room,
     host_of,
 )
 from curtsy.crawling.frontier.redis_codec import Call, Script
-from curtsy.crawling.frontier.redis_jobs import (
-    FORMAT,
-    MOST_SEEN,
-    PRESENCE,
-    RedisJobs,
-    SharedJob,
-    home,
-)
+from curtsy.crawling.frontier.redis_jobs import FORMAT, MOST_SEEN, PRESENCE, RedisJobs, SharedJob, home
 from curtsy.crawling.frontier.redis_notes import Notes
 from curtsy.crawling.frontier.url_table import fingerprint, skip_mark
 from curtsy.http.registered_domain import site_of
@@ -390,6 +384,10 @@ class RedisFrontier:
         await self._keep_up(await self._opened())
         return self._partitions.counts()
 
+    def outlook(self) -> Outlook:
+        """Return what this worker waits for, by the last reports on the partitions and the last heartbeat."""
+        return self._partitions.outlook(self._now(), len(self._claims))
+
     async def busiest(self, limit: int) -> list[HostQueue]:
         """Return no hosts: finding them would mean reading all hosts of all partitions."""
         return []
@@ -468,6 +466,7 @@ class RedisFrontier:
         self._format, self._notes.pages, workers, leased = answer
         self._registry.check(self._name, self._format)  # it may have been upgraded while this worker was away
         self._told = told
+        self._partitions.elsewhere = None if None in leased else sum(map(int, leased)) - told
         self._is_unsettled = all(count == b"0" for count in leased)
         self._partitions.share(worker.decode() for worker in workers)
 
