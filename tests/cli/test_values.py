@@ -11,7 +11,10 @@ from curtsy.cli.command import Once, byte_count, duration, header
 from curtsy.cli.console import plain, size
 from curtsy.cli.context import Exit, exit_for, worst
 from curtsy.cli.crawl import crawl
+from curtsy.cli.trace import StepLines
+from curtsy.core.decision import Wait
 from curtsy.core.errors import Reason
+from curtsy.core.policy import Policies, Policy
 from tests.cli.shell import Shell
 from tests.support.site import Site
 from tests.support.snapshot import Snapshot
@@ -145,3 +148,15 @@ def test_only_json_lines_go_to_standard_output(shell: Shell, option: str) -> Non
 
     assert (done.code, list(shell.project.iterdir())) == (2, [])
     assert "--jsonl" in done.err
+
+
+@pytest.mark.parametrize(("because", "is_bound"), [("in_flight", True), ("trial", True), ("pause", False)])
+def test_a_wait_that_ends_with_another_request_is_told_as_an_upper_bound(
+    because: str, is_bound: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The seconds are those until a lease expires."""
+    lines = StepLines(Policies(Policy()))
+
+    lines.waits("example.org", Wait(35.0, because))
+
+    assert ("at most 35 s" in capsys.readouterr().err) == is_bound

@@ -160,7 +160,7 @@ async def test_a_body_that_never_ends_is_given_up_at_the_cap_and_not_asked_for_a
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "zstd"])
-async def test_a_bomb_is_given_up_at_the_cap(site: Site, coding: str, tmp_path: Path) -> None:
+async def test_a_bomb_is_given_up_at_the_cap(site: Site, coding: str, tmp_path: Path, snapshot: Snapshot) -> None:
     """F01: one request, nothing handed on, nothing kept"""
     site.reply("/", bomb(coding, 256 * MIB))
 
@@ -171,6 +171,9 @@ async def test_a_bomb_is_given_up_at_the_cap(site: Site, coding: str, tmp_path: 
     assert (result.reason, result.body) == (Reason.TOO_LARGE, b"")
     assert site.count("/") == 1
     assert not kept_in(tmp_path)
+    assert "max_body" in result.message
+    if coding == "gzip":
+        snapshot(result.message)
 
 
 async def test_a_body_that_drips_ends_at_the_timeout_and_frees_the_host(site: Site) -> None:

@@ -109,6 +109,9 @@ async def test_new_urls_without_end_are_ended_too(site: Site) -> None:
 
     assert result.reason is Reason.TOO_MANY_REDIRECTS
     assert len(site.paths()) == 1 + 3
+    assert result.message.startswith(f"{site.url('/n/')} "), "the URL that was requested"
+    assert f" {site.url('/n/xx')}." in result.message, "the last one that redirected"
+    assert result.final_url == site.url("/n/xx")
 
 
 async def test_a_redirect_to_a_disallowed_path_is_not_followed(site: Site) -> None:

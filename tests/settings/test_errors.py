@@ -170,6 +170,13 @@ def test_a_file_of_another_shape_is_an_error_that_says_what_is_wanted(
         snapshot(message)
 
 
+@pytest.mark.parametrize("text", ["default_policy:\n\tqps: 1\n", "default_policy:\r\n  burst: 2\r\n  \tqps: 1: 2\r\n"])
+def test_a_tab_in_yaml_is_told_as_one(project: Project, text: str) -> None:
+    message = fault(project, text)
+
+    assert missing(message, "domains.yaml", f"line {text.count(chr(10))}", "a tab") == []
+
+
 def test_a_file_that_is_not_yaml_is_named_with_the_line(project: Project, snapshot: Snapshot) -> None:
     """U9"""
     message = fault(project, "default_policy:\n  qps: [1, 2\nallowlist:\n")

@@ -41,6 +41,9 @@ SLOW_STORE = 1.0
 SHORTEST = 0.05
 """Seconds below which a wait is not shown."""
 
+UPPER_BOUNDS = ("in_flight", "trial")
+"""Causes of waits whose seconds are the time until a lease expires: the wait ends with the other request."""
+
 
 class Trace:
     """Listener to the steps of fetches. This base class ignores them."""
@@ -193,7 +196,8 @@ class StepLines(Trace):
         """Write a wait that is long enough."""
         if wait.seconds < SHORTEST:
             return
-        text = f"waiting {span(wait.seconds)} for {self.cause(domain, wait)}"
+        most = "at most " if wait.because in UPPER_BOUNDS else ""
+        text = f"waiting {most}{span(wait.seconds)} for {self.cause(domain, wait)}"
         if domain != "global":
             text += f" to {domain}" if wait.because in ("rate", "pause", "delay") else f" ({domain})"
             if self._hosts.get(domain) == 0:
@@ -269,7 +273,8 @@ class Progress(Trace):
     def waits(self, domain: str, wait: Wait) -> None:
         """Show a wait that is long enough, with the time left."""
         if wait.seconds >= SHORTEST:
-            self._show(f"{domain}: waiting for {self.cause(domain, wait)}", wait.seconds)
+            most = " at most" if wait.because in UPPER_BOUNDS else ""
+            self._show(f"{domain}: waiting{most} for {self.cause(domain, wait)}", wait.seconds)
 
     def finds_rules(self, origin: str, answer: Claimed | Busy | Known, is_new: bool) -> None:
         """Show that another process requests a robots.txt."""

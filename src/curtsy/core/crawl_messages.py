@@ -435,7 +435,8 @@ def plan_message(
     `pages` is its limit, `stops` the pages after which the budget of the day ends it; both None if there is no limit.
     `seconds` is the time until then, `in_all` that for all pages. `is_paused`: the crawl waits for the next day.
     """
-    pace = f"at this pace (a page every {span(gap)})" if gap else "without pauses"
+    each = f"a page every {span(gap)}" if gap >= 1 else f"{round(1 / gap, 1):,g} pages a second" if gap else ""
+    pace = f"at this pace ({each})" if gap else "without pauses"
     if stops is None and pages is None:
         return f"as many pages as there are, {pace}."
     time = f"about {roughly(seconds)}"

@@ -219,7 +219,8 @@ class FetchState(msgspec.Struct):
                 reason, message, retry_after, cause = end.reason, end.message, end.retry_after, end.cause
             case Failure() if url is not None:
                 status, reason, cause = end.status, end.reason, mask_url(end.detail)
-                message = messages.failed(url, end, tries)
+                is_chain = end.reason is Reason.TOO_MANY_REDIRECTS
+                message = messages.failed(asked if is_chain and isinstance(asked, Url) else url, end, tries)
                 if end.ended_at_proxy and not end.is_lasting:
                     retry_after = PROXY_REST
         message = mask_url(message) if message else ""

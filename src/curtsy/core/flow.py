@@ -140,7 +140,8 @@ def _travel(first: Url, state: FetchState) -> Flow[Reply | Refusal]:
             state.is_foreign = state.is_foreign or world.is_foreign(request.url, target)
         request, status = _redirected(request, target, end.status), end.status
     is_circle = len(requested) <= most
-    detail = messages.WANTS_COOKIE if is_circle and wants_cookie else f"it was redirected more than {most} times"
+    often = f"it was redirected more than {most} times, the last time by {state.redirected_by[-1]}"
+    detail = messages.WANTS_COOKIE if is_circle and wants_cookie else often
     return Failure(Reason.TOO_MANY_REDIRECTS, detail, 0.0, status)
 
 

@@ -93,9 +93,9 @@ class Sink(Protocol):
         ...
 
 
-def too_large(limits: Limits, how: str) -> ReplyError:
-    """Return the error for a body above `max_body`."""
-    return ReplyError(Reason.TOO_LARGE, f"the body is larger than {limits.max_body:,} bytes: {how}")
+def too_large(limits: Limits, how: str = "") -> ReplyError:
+    """Return the error for a body above `max_body`; `how` says more about its size."""
+    return ReplyError(Reason.TOO_LARGE, f"its body is larger than {limits.max_body:,} bytes{how}")
 
 
 class Body:
@@ -159,14 +159,14 @@ class Body:
         clock = None if decoder is None else self._timed()
         self.wire_bytes += len(chunk)
         if cap is not None and self.wire_bytes > cap and not self._limits.cut:
-            raise too_large(self._limits, "more than that came")
+            raise too_large(self._limits)
         for piece in (chunk,) if decoder is None else _decoded(chunk, decoder, self._limits.cut):
             if clock is not None and clock.is_turn_due():
                 await clock.turn(self.wire_bytes)
             self._size += len(piece)
             if cap is not None and self._size > cap:
                 if not self._limits.cut:
-                    raise too_large(self._limits, f"{self.wire_bytes:,} bytes were more than that when decoded")
+                    raise too_large(self._limits, f" after decompression ({self.wire_bytes:,} bytes were received)")
                 self.is_cut = True
                 self.parts.append(piece[: cap - self._size])
                 return

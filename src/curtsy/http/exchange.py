@@ -203,7 +203,7 @@ class Exchange:
         response, fields, most = connection.response, headers.by_name, limits.max_body
         try:
             if most is not None and response.length is not None and response.length > most and not limits.cut:
-                raise too_large(limits, f"{response.length:,} bytes are announced")
+                raise too_large(limits, f" (it has {response.length:,})")
             # A part of an encoded body cannot be decoded.
             is_raw = status == 206 or (sink is not None and not sink.decodes)
             coding = None if is_raw else fields.get("content-encoding")

@@ -348,7 +348,11 @@ def _yaml(text: str, shown: str) -> Value | None:
     try:
         return _Builder(yaml.parse(text, Loader=loader), shown).root()
     except yaml.MarkedYAMLError as error:
-        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
+        mark = error.problem_mark
+        line = "" if mark is None else f", line {mark.line + 1}"
+        before = text.split("\n")[: mark.line + 1][-1][: mark.column + 1] if mark is not None else ""
+        if "\t" in before:
+            raise PolicyError(f"{shown}{line}: invalid YAML: a tab. Use spaces.") from None
         raise PolicyError(
             f"{shown}{line}: invalid YAML: {error.problem or error.context}. "
             "Check the indentation, colons and quotes of this line and the one before."
