@@ -143,7 +143,8 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
 @click.option("--skip", multiple=True, metavar="REGEX", help="Skip URLs that match; repeatable.")
 @click.option(
     "--scope", type=click.Choice(["host", "site", "domains", "prefix", "any"]), metavar="KIND",
-    help="Follow links within: host, site (default), prefix (the given folder), domains (--domain), any.",
+    help="Follow links within: host, site (default), prefix (the given folder), domains (--domain), any. If a start "
+    "URL redirects to another site, that site belongs to the crawl too.",
 )  # fmt: skip
 @click.option(
     "--domain", "domains", type=host_name, shell_complete=known_hosts, multiple=True, metavar="DOMAIN",

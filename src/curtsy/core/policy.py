@@ -105,10 +105,10 @@ class Policy:
     `sliding_window` allows `burst` requests in any `burst / qps` seconds."""
 
     pause_min: Annotated[UpToADay, PER_HOST] = 1.5
-    """Minimum random pause between two requests."""
+    """Minimum random pause between two requests, from the sending of one to the sending of the next."""
 
     pause_max: Annotated[UpToADay, PER_HOST] = 5.5
-    """Maximum random pause between two requests."""
+    """Maximum random pause between two requests, from the sending of one to the sending of the next."""
 
     delay: Annotated[UpToADay, PER_HOST] = 0.0
     """Fixed delay between two requests; the larger of it and the site's Crawl-delay applies."""

@@ -28,7 +28,7 @@ class CrawlOptions:
 
     scope: ScopeKind = "site"
     """Scope of links: the seeds' hosts, their sites (`example.org` with all hosts under it), `domains`, the
-    folders of the seeds with everything under them, or any."""
+    folders of the seeds with everything under them, or any. A redirect of a seed adds its target."""
 
     domains: tuple[str, ...] = ()
     """Domains for the scope `domains`, with the hosts under them."""
