@@ -285,6 +285,8 @@ def _figures(snapshot: CrawlSnapshot, since: float = 0.0) -> list[str]:
     found.append(span(round(snapshot.elapsed + since)))
     if snapshot.time_left and snapshot.state not in tuple(Ended):
         found.append(left_words(snapshot.time_left - since, snapshot.time_left_in_all))
+    elif snapshot.time_left_at_least and snapshot.state not in tuple(Ended):
+        found.append(f"at least {roughly(max(1.0, snapshot.time_left_at_least - since))} left")
     return found
 
 

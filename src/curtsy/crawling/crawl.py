@@ -216,6 +216,7 @@ class AsyncCrawl:
             elapsed=now - crawler.began_at,
             time_left=left.today if self.summary is None else None,
             time_left_in_all=left.in_all if self.summary is None else None,
+            time_left_at_least=left.least if self.summary is None else None,
             waiting_for=self._waiting_for(),
             hosts=rows,
             before=self._committer.before if self._committer.before.seconds else None,

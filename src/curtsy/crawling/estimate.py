@@ -99,6 +99,9 @@ class TimeLeft(NamedTuple):
     in_all: float | None = None
     """Seconds until the crawl is complete, if the budget of the day ends first; else None."""
 
+    least: float | None = None
+    """Seconds that the queue takes, if `today` is unknown because it grows; else None."""
+
 
 def gap_of(policy: Policy, crawl_delay: float = 0.0) -> float:
     """Return the average seconds between two requests to a host: the maximum of all its delays (C1)."""
@@ -263,6 +266,10 @@ class Meter:
         self._marks: deque[_Mark] = deque(maxlen=MOST_MARKS)
         self._pace = 0.0
         """URLs a second that the delays of the hosts allowed at the last mark."""
+        self._seen = 0.0
+        """URLs that were finished, queued or leased at the last mark."""
+        self._bursts: deque[tuple[float, float]] = deque(maxlen=2)
+        """Last marks at which URLs had been found: the finished URLs, and how many were found."""
 
     def mark(self, at: float, pages: int, own: int, done: int, seen: int, pace: float) -> None:
         """Record the current numbers, `own` being the pages of this process.
@@ -272,6 +279,9 @@ class Meter:
         last = self._marks[-1] if self._marks else None
         expected = 0.0 if last is None else last.expected + self._pace * (at - last.at)
         self._pace = pace
+        if last is not None and seen > self._seen:
+            self._bursts.append((done, seen - self._seen))
+        self._seen = seen
         if len(self._marks) > 1 and at - self._marks[-2].at < APART:
             self._marks.pop()
         self._marks.append(_Mark(at, pages, own, done, seen, expected))
@@ -315,6 +325,18 @@ class Meter:
     def growth(self) -> float:
         """Return the number of URLs found for each one finished lately; 0 if unknown."""
         return self.growth_in(RECENT if self._change(RECENT).done >= SEVERAL else MINUTE)
+
+    @property
+    def burst_growth(self) -> float:
+        """Return the URLs that the last burst found, for each one finished since the burst before it; 0 if unknown.
+
+        The lists of a shop come at long intervals, in which nothing is found. The links of the first page alone say
+        nothing about other pages.
+        """
+        if len(self._bursts) < 2:
+            return 0.0
+        (before, _), (_, found) = self._bursts
+        return found / max(1.0, self._marks[-1].done - before)
 
     def growth_in(self, seconds: float) -> float:
         """Return the same over the last `seconds`; a few pages in a row may have more links than the others."""
@@ -399,8 +421,8 @@ class Estimate:
             return TimeLeft(now.ends_in)  # the pages of the site are not known yet, and no host rests
         is_open = goal < most and left.in_all is None and not is_endless  # else a limit ends it first
         growth = max(0.0, meter.growth) if is_open else 0.0
-        if growth >= GROWING:
-            return TimeLeft(now.ends_in)
+        if is_open and max(growth, meter.burst_growth) >= GROWING:
+            return TimeLeft(now.ends_in, least=left.today / meter.share if now.ends_in is None else None)
         # The growth may have just ended, or go on: between both, the error is at most GROWING / 2.
         paced = left.today / (1 - growth / 2) / meter.share
         today = paced or (goal / meter.url_rate if meter.url_rate > 0 else None)

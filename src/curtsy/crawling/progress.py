@@ -176,6 +176,9 @@ class CrawlSnapshot(msgspec.Struct, frozen=True):
     time_left_in_all: float | None = None
     """Estimated seconds until the crawl is complete, if the budget of the day ends first; else None."""
 
+    time_left_at_least: float | None = None
+    """Estimated seconds that the queue takes, if `time_left` is unknown because the queue grows; else None."""
+
 
 class CrawlSummary(msgspec.Struct, frozen=True):
     """Result of a crawl (U14)."""
