@@ -7,11 +7,14 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 
+from curtsy.cli.report import line_of
 from curtsy.core.policy import Policies, Policy
 from curtsy.crawling.estimate import MINUTE, Estimate, Observed, Outlook, TimeLeft, forecast
 from curtsy.crawling.frontier.protocol import Counts, HostQueue
+from curtsy.crawling.progress import CrawlSnapshot, CrawlTotals
 
 DAY = 86400.0
 
@@ -233,3 +236,11 @@ def test_without_pauses_the_measured_rate_decides(policies: Policies, is_offline
     assert told[0] == TimeLeft(None)
     assert told[-1].today == pytest.approx(100.0, rel=0.05)
     assert estimate.meter.rate == 10.0
+
+
+def test_the_least_time_is_shown_while_the_time_left_is_unknown() -> None:
+    """Issue 18"""
+    unknown = CrawlSnapshot("running", CrawlTotals(), 200, 1, 1, 0.3, 60.0, None, None, time_left_at_least=720.0)
+
+    assert "at least 12 min left" in line_of(unknown)
+    assert "left" not in line_of(msgspec.structs.replace(unknown, time_left_at_least=None))
