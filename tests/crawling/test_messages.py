@@ -21,13 +21,14 @@ SECRET = "https://example.org/a?token=hush"
 def test_the_waits_of_a_crawl_are_told_together(snapshot: Snapshot) -> None:
     """Issue 17: those of a shared crawl name the other workers"""
     assert crawl_messages.waits(None) is None
-    for name, wait in {
-        "own": (3.0,),
-        "others": (3.0, 5),
-        "lost": (40.0, 0, 2, 54.0),
-        "only lost": (None, 0, 1, 54.0),
-    }.items():
-        snapshot(crawl_messages.waits(*wait) or "", name)
+    waits = {
+        "own": crawl_messages.waits(3.0),
+        "others": crawl_messages.waits(3.0, 5),
+        "lost": crawl_messages.waits(40.0, 0, 2, 54.0),
+        "only lost": crawl_messages.waits(None, 0, 1, 54.0),
+    }
+    for name, wait in waits.items():
+        snapshot(wait or "", name)
 
 
 async def test_every_url_without_a_page_is_told_with_why_and_what_to_do(site: Site, tmp_path: Path) -> None:

@@ -69,16 +69,9 @@ class Crawler:
     """Main loop of a crawl. It runs in one task; `stop` may be called from any thread."""
 
     def __init__(
-        self,
-        seeds: Seeds,
-        options: CrawlOptions,
-        session: Session,
-        frontier: AsyncFrontier,
-        committer: Committer,
-        lease: float | None,
-        job: str = "",
-        pool: WorkerPool | None = None,
-    ) -> None:
+        self, seeds: Seeds, options: CrawlOptions, session: Session, frontier: AsyncFrontier, committer: Committer,
+        lease: float | None, job: str = "", pool: WorkerPool | None = None,
+    ) -> None:  # fmt: skip
         """Create a crawler. `lease` is None without other crawls on the frontier; `job` is empty in memory."""
         self._seeds = seeds
         self._options = options
