@@ -43,8 +43,6 @@ from curtsy.crawling.frontier.url_table import (
     UrlRow,
     rank_of,
     rank_parts,
-    report_group,
-    report_mark,
     skip_mark,
 )
 from curtsy.http.registered_domain import group_of, site_of
@@ -213,15 +211,14 @@ class LocalFrontier:
 
     async def unreported(self, urls: Iterable[str]) -> list[str]:
         """Return the URLs that are not marked as reported, each once."""
-        return [url for url in dict.fromkeys(urls) if not self._table.has_seen(report_group(url), report_mark(url))]
+        return self._table.unreported(urls)
 
     async def conclude(
         self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None, reported: Iterable[str] = ()
     ) -> list[bool]:
         """Add the URLs found, mark those reported, end the claims and store the notes in one transaction."""
         with self._transaction():
-            for url in reported:
-                self._table.mark(report_group(url), report_mark(url))
+            self._table.mark_reported(reported)
             if notes:
                 self._table.note(notes)
             return [self._conclude(ending) for ending in endings]

@@ -16,14 +16,22 @@ import os
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from curtsy.core.errors import StoreError
 from curtsy.crawling.frontier.protocol import Requeue, host_of
-from curtsy.crawling.frontier.url_table import Totals, UrlRow, demoted, fingerprint, rank_of
+from curtsy.crawling.frontier.url_table import (
+    Totals,
+    UrlRow,
+    demoted,
+    fingerprint,
+    rank_of,
+    report_group,
+    report_mark,
+)
 from curtsy.stores.sqlite_file import DamagedFile, FileInUse, Format, SQLiteFile, Unsound
 
 _PAGE = 1024
@@ -81,6 +89,9 @@ _LOG_PAGE = (
 )
 _TABLES = ("hosts", "pages", "urls", "seen", "tries", "failures", "notes", "logged")
 """Tables that a restart empties."""
+
+_KEYS = 400
+"""URLs that one query looks up: SQLite before 3.32 takes 999 values."""
 
 _LEAST = -(1 << 63)
 """Rank below all others."""
@@ -267,6 +278,23 @@ class SQLiteUrlTable:
         """Return whether a URL of a host was ever stored or marked."""
         return bool(self._rows("SELECT 1 FROM seen WHERE host = ? AND hash = ?", (host, fingerprint(url))))
 
+    def unreported(self, urls: Iterable[str]) -> list[str]:
+        """Return the URLs that are not marked as reported, each once."""
+        keys = {_report_key(url): url for url in dict.fromkeys(urls)}
+        given, seen = list(keys), set[tuple[int, int]]()
+        for start in range(0, len(given), _KEYS):
+            part = given[start : start + _KEYS]
+            places = ", ".join(["(?, ?)"] * len(part))
+            # The outer table is named first: SQLite would scan all URLs seen for `(host, hash) IN (VALUES …)`.
+            wanted = f"WITH given (a, b) AS (VALUES {places})"
+            query = f"{wanted} SELECT a, b FROM given CROSS JOIN seen ON host = a AND hash = b"
+            seen.update(self._rows(query, sum(part, ())))
+        return [url for key, url in keys.items() if key not in seen]
+
+    def mark_reported(self, urls: Iterable[str]) -> None:
+        """Mark URLs without a page as reported to the outputs."""
+        self._db.executemany("INSERT OR IGNORE INTO seen VALUES (?, ?)", sorted(map(_report_key, urls)))
+
     def _page_number(self, url: str) -> int:
         if self._page is None or self._page[0] != url:
             number = self._db.execute("INSERT INTO pages (url) VALUES (?)", (url,)).lastrowid
@@ -401,6 +429,11 @@ class SQLiteUrlTable:
             return read(*given)
         except msgspec.MsgspecError as error:
             raise self._file.translate(Unsound(str(error))) from error
+
+
+def _report_key(url: str) -> tuple[int, int]:
+    """Return the key by which a URL without a page is marked as reported in the set of URLs seen."""
+    return report_group(url), fingerprint(report_mark(url))
 
 
 def _parts(url: str) -> tuple[bool, str]:

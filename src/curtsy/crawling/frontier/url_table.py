@@ -193,6 +193,14 @@ class MemoryUrlTable:
         """Return whether a URL was ever stored or marked."""
         return fingerprint(url) in self._seen
 
+    def unreported(self, urls: Iterable[str]) -> list[str]:
+        """Return the URLs that are not marked as reported, each once."""
+        return [url for url in dict.fromkeys(urls) if fingerprint(report_mark(url)) not in self._seen]
+
+    def mark_reported(self, urls: Iterable[str]) -> None:
+        """Mark URLs without a page as reported to the outputs."""
+        self._seen.update(fingerprint(report_mark(url)) for url in urls)
+
     def take(self, host: int, leased: Container[int], count: int) -> UrlRow:
         """Return the first URL of a host that is not leased, and count a try. The host must have one.
 
