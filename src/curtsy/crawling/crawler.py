@@ -393,7 +393,8 @@ class Crawler:
         # While seeds are still read, more sites may follow, so a single site gets only its share.
         if len(claimed) < room and self._seeds.is_over and (wider := fetches.wider_room(claimed)) is not None:
             may_crowd = True  # all of these claims: they are of one site, or at one address
-            claimed += await self._frontier.claim(room - len(claimed), wider)
+            with contextlib.suppress(CurtsyError):  # the URLs claimed above must be started; the next turn fails again
+                claimed += await self._frontier.claim(room - len(claimed), wider)
         self._doubt()
         if self._pool is not None:
             claimed = self._pool.suspected(claimed)
