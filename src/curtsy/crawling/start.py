@@ -23,7 +23,7 @@ from curtsy.crawling.frontier.protocol import AsyncFrontier
 from curtsy.crawling.jobs import FRONTIER, WorkerId, extract_note, folder_of, output_ends, spool_of
 from curtsy.crawling.keywords import CrawlKeywords, OptionKeywords
 from curtsy.crawling.options import CrawlOptions
-from curtsy.crawling.output_notes import COMPLETE, Fields, check_fields
+from curtsy.crawling.output_notes import COMPLETE, check_fields
 from curtsy.crawling.outputs import open_outputs
 from curtsy.crawling.outputs.parts import Parts
 from curtsy.crawling.outputs.protocol import FileOutput, Output
@@ -94,10 +94,7 @@ def acrawl(
         if count > 1:
             check_workers(count, used, options.extract)
         identity = _identity(session_of(used), folder if shared else None)
-        fields = extract_note(options.extract)
-        frontier = _open_job(
-            session_of(used), folder, identity, writers, fields, lease, durable=durable, restart=restart
-        )
+        frontier = _open_job(session_of(used), folder, identity, writers, options, lease, durable, restart)
     except BaseException:
         if client is None:
             _close_later(used.close())
@@ -116,8 +113,8 @@ def _with_requisites(options: CrawlOptions, outputs: Sequence[Output]) -> CrawlO
 
 
 def _open_job(
-    session: Session, folder: Path | None, who: WorkerId | None, outputs: Sequence[Output], fields: Fields,
-    lease: float, *, durable: bool, restart: bool,
+    session: Session, folder: Path | None, who: WorkerId | None, outputs: Sequence[Output], options: CrawlOptions,
+    lease: float, durable: bool, restart: bool,
 ) -> AsyncFrontier:  # fmt: skip
     """Open the frontier of a crawl, and prepare its outputs. `who` is this process in a shared job."""
     try:
@@ -128,7 +125,7 @@ def _open_job(
                 output.is_complete = is_complete
             else:
                 kept.pop(f"output:{output.name}", None)
-        check_fields(outputs, fields, kept)
+        check_fields(outputs, extract_note(options.extract), kept)
         _prepare(outputs, folder, who, kept, durable=durable, restart=restart)
         frontier = _open_frontier(session, folder, who, lease, kept, restart=restart)
         for output in outputs:
