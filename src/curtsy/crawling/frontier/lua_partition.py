@@ -63,6 +63,7 @@ return report(added)
 )
 
 # ARGV from 5: most URLs to claim, microseconds of the lease, nonce, most leased URLs per host (or empty: as added),
+# nonces of calls of this worker without a reply (by spaces): nothing was sent for their claims, which are queued again;
 # most slots per registered domain (or empty: no limit); then pairs of a registered domain and its slots in use. With 0
 # URLs to claim, the script only takes back expired leases and reports. Registered domains take turns: one that was
 # served goes behind all that wait.
@@ -73,12 +74,23 @@ CLAIM = lua(
     r"""
 local MOST = 100
 local wanted, lease, nonce, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
-local share, held, mine = tonumber(ARGV[9]) or math.huge, {}, base .. ':mine:' .. worker
+local share, held, mine = tonumber(ARGV[10]) or math.huge, {}, base .. ':mine:' .. worker
 local claimed, line, touched, served, full = {}, {}, {}, {}, {}
-for at = 10, #ARGV, 2 do
+for at = 11, #ARGV, 2 do
   held[ARGV[at]] = tonumber(ARGV[at + 1])
   if held[ARGV[at]] >= share then
     full[#full + 1], full[ARGV[at]] = ARGV[at], true
+  end
+end
+
+for lost in string.gmatch(ARGV[9], '%S+') do
+  for _, ticket in ipairs(redis.call('HKEYS', CLAIMS)) do
+    local claim, host = end_claim(ticket, lost)
+    if claim then
+      wait_again(claim, host, claim.rank, claim.tries)
+      set_host(host)
+      place(host)
+    end
   end
 end
 

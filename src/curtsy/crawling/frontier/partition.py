@@ -12,6 +12,7 @@ vain, but at least every IDLE_LOOK seconds.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -64,6 +65,8 @@ class Partitions:
         self._workers: frozenset[str] = frozenset({worker})
         self._numbers: dict[str, int] = {}
         self._reports: dict[int, Report] = {}
+        self._lost_calls: dict[int, dict[int, int]] = {}
+        """Calls for claims without a reply, by partition: their nonces, each with the instant to forget it."""
         self._full: set[str] = set()
         """Registered domains that reached their share of slots at the last claim."""
         self._turn = 0
@@ -140,6 +143,26 @@ class Partitions:
             for site, count in held.items():
                 if count + wanted > room.share and self.of(site) == partition:
                     yield from (site, count)
+
+    @contextlib.contextmanager
+    def unanswered(self, asked: Sequence[int], nonce: int, until: int) -> Iterator[set[int]]:
+        """Yield the partitions of a call for claims. The caller removes those that reply.
+
+        The call is remembered for the others until an instant: it may have claimed URLs, also if it arrives late.
+        """
+        without_reply = set(asked)
+        try:
+            yield without_reply
+        finally:
+            for partition in without_reply:
+                self._lost_calls.setdefault(partition, {})[nonce] = until
+
+    def lost_calls(self, partition: int, now: int) -> str:
+        """Return the nonces of calls for claims of a partition that had no reply, by spaces."""
+        lost = {nonce: until for nonce, until in self._lost_calls.pop(partition, {}).items() if until > now}
+        if lost:
+            self._lost_calls[partition] = lost
+        return " ".join(map(str, lost))
 
     def counts(self) -> Counts:
         """Return the counts by the last reports."""

@@ -225,12 +225,14 @@ class RedisFrontier:
         calls = []
         for place, partition in enumerate(asked):
             slots = self._partitions.slots(partition, room, held, share + 1)
-            words = share + (place < rest), self._lease, nonce, common, *slots
+            lost = self._partitions.lost_calls(partition, self._now())
+            words = share + (place < rest), self._lease, nonce, common, lost, *slots
             calls.append(self._call(job, CLAIM, partition, *words))
-        until = self._leased_until()
-        claimed: list[Claimed] = []
-        errors: list[CurtsyError] = []
-        for partition, reply in zip(asked, await self._registry.ask(calls), strict=True):
+        until, claimed, errors = self._leased_until(), list[Claimed](), list[CurtsyError]()
+        with self._partitions.unanswered(asked, nonce, self._now() + 2 * self._lease) as unanswered:
+            replies = await self._registry.ask(calls)
+            unanswered -= {at for at, reply in zip(asked, replies, strict=True) if not isinstance(reply, CurtsyError)}
+        for partition, reply in zip(asked, replies, strict=True):
             if isinstance(reply, CurtsyError):
                 errors.append(reply)
                 continue
@@ -473,7 +475,7 @@ class RedisFrontier:
     async def _poll(self, job: SharedJob, partitions: Sequence[int] | None = None) -> list[redis_codec.Report]:
         """Return a report on each partition, or on each of some."""
         numbers = range(job.partitions) if partitions is None else partitions
-        calls = [self._call(job, CLAIM, number, 0, 0, "", "") for number in numbers]
+        calls = [self._call(job, CLAIM, number, 0, 0, "", "", "") for number in numbers]
         replies = await self._registry.demand(calls)
         return [self._learn(number, reply) for number, reply in zip(numbers, replies, strict=True)]
 
