@@ -9,7 +9,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,13 @@ def workers(of: int | None = None) -> list[int]:
     return sorted(found)
 
 
+def kill(process: int) -> None:
+    """Kill a worker of this process, and wait for its end, so that the crawl sees it before its own."""
+    os.kill(process, signal.SIGKILL)
+    with suppress(ChildProcessError):  # the crawl was faster
+        os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+
+
 def urls_in(file: Path) -> list[str]:
     return [json.loads(line)["url"] for line in file.read_text().splitlines()]
 
@@ -130,7 +137,7 @@ async def test_a_worker_that_is_killed_is_started_again_and_nothing_is_lost(
         with lock:
             if len(victims) < 2 and len(site.journal) >= 30 * (len(victims) + 1) and (alive := workers()):
                 victims.append(alive[0])
-                os.kill(alive[0], signal.SIGKILL)
+                kill(alive[0])
         return 0.0
 
     given: dict[str, Any] = {**ONE_BY_ONE, "store": store, "outputs": [file], "job": tmp_path / "job", "scope": "host"}
@@ -160,7 +167,7 @@ async def test_a_page_that_ends_every_worker_is_given_up_and_the_others_are_had(
 
     def answer(_: Visit) -> Reply:
         for process in workers():
-            os.kill(process, signal.SIGKILL)
+            kill(process)
         return Reply(500)
 
     site.on("/poison", answer)
