@@ -10,6 +10,7 @@ import gc
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.ending import end_all_since, how_many
+from tests.support.noon import zone_at_noon
 from tests.support.site import Site
 from tests.support.snapshot import snapshot as snapshot
 from tests.support.warm import WARM
@@ -30,6 +32,11 @@ settings.load_profile("curtsy")
 for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+# A crawl waits for the next day if that begins soon, so no test is to run near midnight.
+os.environ["TZ"] = zone_at_noon()
+time.tzset()
 
 
 @pytest.hookimpl(wrapper=True)

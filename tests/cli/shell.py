@@ -58,7 +58,7 @@ class Shell:
         self.home = home
         self.project = home / "project"
         self.project.mkdir()
-        self.env = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", **HASTE}
+        self.env = {"PATH": os.environ["PATH"], "TZ": os.environ["TZ"], "HOME": str(home), "LANG": "C.UTF-8", **HASTE}
         for name in ("STATE", "CACHE", "CONFIG", "DATA"):
             self.env[f"XDG_{name}_HOME"] = str(home / name.lower())
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,7 @@ def test_a_process_that_is_killed_while_it_fetches_robots_txt_is_waited_for_no_l
 
 
 def kill(process: Process[str]) -> None:
-    """Kill it with all its children, at once."""
-    os.killpg(process.pid, signal.SIGKILL)
+    """Kill it with all its children, at once, unless it has ended."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.communicate()

@@ -168,8 +168,8 @@ async def test_the_soonest_is_woken_first_whatever_the_order_of_lying_down() -> 
     woken: list[int] = []
 
     async def wait(number: int) -> None:
-        due[number] = timers.now() + number / 500
-        await timers.sleep(timers.waiter(), number / 500)
+        due[number] = timers.now() + number / 50
+        await timers.sleep(timers.waiter(), number / 50)
         woken.append(number)
 
     await asyncio.gather(*(wait(number) for number in (5, 1, 9, 3, 7, 0, 8, 2, 6, 4)))

@@ -8,6 +8,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Generator, Iterator
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def asked(store: Store, domain: str, times: int = 1) -> None:
     """Have a host been asked."""
-    policy = Policies().of(domain).replace(qps=None, pause_min=0, pause_max=0, concurrency=None, max_pages_per_day=0)
+    free: dict[str, Any] = {"qps": None, "pause_min": 0, "pause_max": 0, "concurrency": None, "max_pages_per_day": 0}
+    policy = Policies().of(domain).replace(**free, timezone=UTC)
     for _ in range(times):
         store.update(policy.key_for(domain), charge(policy, 0.5, page=False))
 
