@@ -763,3 +763,36 @@ async def test_the_outlook_names_urls_of_a_lost_worker_and_of_others_and_the_nex
     assert (idle.elsewhere, idle.lost) == (0, 1)
     assert idle.lost_for == pytest.approx(60.0 - PRESENCE - 3, abs=2.0)
     assert idle.due_in == pytest.approx(40.0 - PRESENCE - 3, abs=2.0)
+
+
+async def test_urls_that_present_workers_lease_between_their_heartbeats_are_not_called_lost(make: Make) -> None:
+    """Issue 17: a worker is lost when its heartbeat has ended, not when its last heartbeat was without leases"""
+    clock = Time()
+    busy, here = (make(clock=clock) for _ in range(2))
+    await add(busy, *urls("a.org", 1))
+    await here.claim(0)
+    await busy.claim(0)
+    clock.seconds += 2 * GRACE / 1e6
+
+    [_] = await busy.claim(1)
+    clock.seconds += LOOK / 2
+    await here.counts()
+
+    assert (here.outlook().elsewhere, here.outlook().lost) == (1, 0)
+
+
+async def test_urls_of_a_killed_process_are_called_lost_by_the_next_one_of_its_name(make: Make) -> None:
+    """Issue 17: from its start, also while others are present"""
+    clock = Time()
+    killed, other = make(clock=clock, worker="one", lease=60.0), make(clock=clock, lease=60.0)
+    await add(killed, *urls("a.org", 1))
+    [_] = await killed.claim(1)
+    await other.claim(0)
+    clock.seconds += LOOK + 1
+
+    again = make(clock=clock, worker="one", lease=60.0)
+    await again.counts()
+    await again.due_in()
+
+    assert (again.outlook().elsewhere, again.outlook().lost) == (0, 1)
+    assert again.outlook().lost_for == pytest.approx(60.0 - LOOK - 1, abs=1.0)

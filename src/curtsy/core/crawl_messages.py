@@ -189,14 +189,14 @@ def unknown_worker(job: str, worker: str, workers: Sequence[str]) -> str:
 def waits(next_in: float | None, elsewhere: int = 0, lost: int = 0, lost_for: float = 0.0) -> str | None:
     """Describe what a crawl without a due URL waits for; None if that is nothing.
 
-    `next_in` is the seconds until a host is due. In a shared crawl, `elsewhere` URLs are fetched by other workers, and
-    `lost` URLs are leased to workers that ended, for `lost_for` seconds.
+    `next_in` is the seconds until a host is due. In a shared crawl, `elsewhere` URLs are leased by other workers, and
+    `lost` URLs by a worker that was killed, for `lost_for` seconds.
     """
     found = []
     if lost:
-        found.append(f"{_urls(lost)} leased to a lost worker for {span(lost_for)}")
+        found.append(f"{_urls(lost)} leased by a lost worker for {span(lost_for)}")
     if elsewhere:
-        found.append(f"{_urls(elsewhere)} at other workers")
+        found.append(f"{_urls(elsewhere)} leased by other workers")
     if next_in is not None:
         found.append(f"next host in {span(next_in)}")
     return ", ".join(found) or None

@@ -19,15 +19,24 @@ end
 """
 
 # ARGV: now, born, worker, microseconds for which a worker counts as present, format that the worker can write, the
-# number of URLs that it has leased, and the number of workers to keep in `seen`. Returns the job's format, the pages
-# of all workers, the present workers, and the leased URLs of each (nothing for an earlier version). Once all
-# present workers can write a later format, it becomes the job's.
+# number of URLs that it has leased, the number of workers to keep in `seen`, and 1 at the first heartbeat of a process,
+# else 0. Returns the job's format, the pages of all workers, the present workers, the leased URLs of each (nothing for
+# an earlier version), and the microseconds since the last heartbeat of the latest worker that ended without signing off
+# (-1 without one). Once all present workers can write a later format, it becomes the job's.
 BEAT = lua(
     _TIME,
     _ALIVE,
     r"""
 local key, versions, format = KEYS[1] .. ':workers', KEYS[1] .. ':versions', tonumber(ARGV[5])
 local leased = KEYS[1] .. ':leased'
+local lost = redis.call('ZREVRANGEBYSCORE', key, now - ARGV[4], '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+if ARGV[8] == '1' then -- an earlier process of this name has not signed off, so it was killed
+  lost = redis.call('ZSCORE', key, ARGV[3]) or lost
+end
+if lost then
+  redis.call('HSET', META, 'lost', lost)
+end
+lost = tonumber(redis.call('HGET', META, 'lost'))
 redis.call('ZREMRANGEBYSCORE', key, '-inf', now - ARGV[4])
 redis.call('ZADD', key, now, ARGV[3])
 redis.call('HSET', leased, ARGV[3], ARGV[6])
@@ -48,7 +57,7 @@ if written < format then
   end
 end
 local pages = tonumber(redis.call('HGET', META, 'pages')) or 0
-return {written, pages, workers, redis.call('HMGET', leased, unpack(workers))}
+return {written, pages, workers, redis.call('HMGET', leased, unpack(workers)), lost and now - lost or -1}
 """,
 )
 

@@ -23,6 +23,7 @@ from curtsy.core.errors import PolicyError
 from curtsy.core.time import SECOND
 from curtsy.crawling.frontier.protocol import Counts, Outlook, Room
 from curtsy.crawling.frontier.redis_codec import Report
+from curtsy.crawling.frontier.redis_jobs import PRESENCE
 
 GRACE = SECOND // 4
 """Microseconds for which other workers leave a due host to the owner of its partition."""
@@ -72,8 +73,10 @@ class Partitions:
         self._turn = 0
         self._all_at = -NEVER
         """When all partitions are polled next."""
-        self.elsewhere: int | None = 0
+        self._elsewhere: int | None = 0
         """URLs leased to other present workers, by the last heartbeat; None if one of an earlier version is present."""
+        self._lost_until: int | None = None
+        """When the leases of a lost worker end at the latest; None if no worker was lost."""
         self._pause = LOOK
         """Seconds until all partitions are polled again, if that is in vain."""
 
@@ -103,6 +106,14 @@ class Partitions:
             self._workers, self._all_at = present, -NEVER
             owners = (max(present, key=lambda worker: _weight(worker, number)) for number in range(len(self._due_at)))
             self._is_own = [owner == self._worker for owner in owners]
+
+    def hear(self, leased: Sequence[bytes | None], told: int, lost_until: int | None) -> None:
+        """Record a heartbeat: the leased URLs of each present worker, `told` of them of this one.
+
+        `lost_until` is the end of a lease that the last lost worker took at its last heartbeat; None if none was lost.
+        """
+        self._elsewhere = None if None in leased else sum(int(count or 0) for count in leased) - told
+        self._lost_until = None if lost_until is None else lost_until + round(PRESENCE * SECOND)
 
     def of(self, site: str) -> int:
         """Return the partition of a registered domain."""
@@ -195,17 +206,21 @@ class Partitions:
     def outlook(self, now: int, own: int) -> Outlook:
         """Return what this worker waits for. It has leased `own` URLs.
 
-        Which worker has leased a URL is not known. So URLs count as lost only while no present worker has leased any.
+        Which worker has leased a URL is not known. So URLs count as lost only if a worker was lost, while no present
+        worker has leased any by its last heartbeat. Leases that end later than those of the lost worker are of workers
+        that leased them since their last heartbeat.
         """
         leased = set(self.leased)
         others = sum(self._reports[number].leased for number in leased) - own
-        has_lost = others > 0 and not own and self.elsewhere == 0
+        until = -NEVER if own or self._elsewhere != 0 or self._lost_until is None else self._lost_until
+        expiring = [number for number in leased if self._due_at[number] <= until]
+        lost = min(others, sum(self._reports[number].leased for number in expiring))
         free = min((at for number, at in enumerate(self._due_at) if number not in leased), default=NEVER)
         return Outlook(
             due_in=None if free == NEVER else max(0, free - now) / SECOND,
-            elsewhere=0 if has_lost else max(0, others),
-            lost=others if has_lost else 0,
-            lost_for=max(0, min(self._due_at[number] for number in leased) - now) / SECOND if has_lost else 0.0,
+            elsewhere=max(0, others - lost),
+            lost=lost,
+            lost_for=max(0, min(self._due_at[number] for number in expiring) - now) / SECOND if lost else 0.0,
         )
 
     def due_at(self) -> int:

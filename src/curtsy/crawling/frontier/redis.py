@@ -464,11 +464,11 @@ class RedisFrontier:
         """Send the heartbeat, and read which workers are present and whether they are at work."""
         told = len(self._claims)
         words = (self._registry.now(), job.born, self._worker, round(PRESENCE * SECOND), FORMAT, told, MOST_SEEN)
-        [answer] = await self._registry.demand([BEAT.on(home(self._name), *words)])
-        self._format, self._notes.pages, workers, leased = answer
+        [answer] = await self._registry.demand([BEAT.on(home(self._name), *words, int(self._look_at == -NEVER))])
+        self._format, self._notes.pages, workers, leased, lost = answer
         self._registry.check(self._name, self._format)  # it may have been upgraded while this worker was away
         self._told = told
-        self._partitions.elsewhere = None if None in leased else sum(map(int, leased)) - told
+        self._partitions.hear(leased, told, None if lost < 0 else self._now() - lost + self._lease)
         self._is_unsettled = all(count == b"0" for count in leased)
         self._partitions.share(worker.decode() for worker in workers)
 
