@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from curtsy.core.crawl_messages import REQUISITES_TAKE_MORE
+from curtsy.core.plan_messages import REQUISITES_TAKE_MORE
 from tests.cli.crawling import line_with, linked, numbers
 from tests.cli.shell import Shell
 from tests.crawling.web import html

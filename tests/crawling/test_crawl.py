@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import curtsy
-from curtsy.core.crawl_messages import REQUISITES_TAKE_MORE
 from curtsy.core.errors import PolicyError
+from curtsy.core.plan_messages import REQUISITES_TAKE_MORE
 from curtsy.crawling.progress import CrawlSnapshot
 from curtsy.crawling.start import acrawl, crawl
 from curtsy.testing import FakeClock

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from curtsy.core import crawl_messages
+from curtsy.core import crawl_messages, plan_messages
 from curtsy.crawling.outputs.skipped import SkippedCsv
 from curtsy.crawling.start import acrawl
 from tests.crawling.web import QUICK, crawled, html
@@ -116,7 +116,7 @@ async def test_a_crawl_says_that_it_is_going_to_ask_again(site: Site, snapshot: 
     ("gap", "pace"), [(3.5, "every 3.5 s"), (1.0, "every 1 s"), (0.5, "2 pages"), (0.0375, "26.7")]
 )
 def test_a_plan_says_its_pace_as_a_rate_if_that_is_above_one_a_second(gap: float, pace: str) -> None:
-    said = crawl_messages.plan_message(1100, None, gap, 41.0, 41.0, setting="", hosts=4, resets_in=0.0, is_paused=False)
+    said = plan_messages.plan_message(1100, None, gap, 41.0, 41.0, setting="", hosts=4, resets_in=0.0, is_paused=False)
 
     assert pace in said
     assert "every 0" not in said

@@ -22,10 +22,10 @@ from rich.text import Text
 from curtsy.cli import console
 from curtsy.cli.context import Exit
 from curtsy.cli.fitted_table import shortened
-from curtsy.core.crawl_messages import LIMITS, STORE_IS_OUT, describe, reached, roughly
+from curtsy.core.crawl_messages import LIMITS, STORE_IS_OUT, describe, reached
 from curtsy.core.errors import CurtsyError, Reason
 from curtsy.core.masking import mask_url
-from curtsy.core.time import span
+from curtsy.core.time import roughly, span
 from curtsy.crawling.progress import Ended
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -346,7 +345,7 @@ def other_scope(change: str) -> str:
 
 def has_enough(pages: int) -> str:
     """Describe a job that has as many pages as its limit allows."""
-    return f"the job has {_pages(pages)} already: a higher --max-pages fetches more."
+    return f"the job has {count_pages(pages)} already: a higher --max-pages fetches more."
 
 
 def output_not_named(path: str) -> str:
@@ -377,7 +376,7 @@ def seeds_without_page(reasons: Sequence[tuple[str, str]], seeds: int) -> str:
 def nothing_new(job: str, pages: int) -> str:
     """Describe a run of a finished job without a new page. `pages` is the number of pages of earlier runs."""
     return (
-        f"no page was fetched: the job {job} is finished, and has {_pages(pages)} of earlier runs. Restart it "
+        f"no page was fetched: the job {job} is finished, and has {count_pages(pages)} of earlier runs. Restart it "
         "(restart=True, --restart) to fetch them again."
     )
 
@@ -394,6 +393,11 @@ def slots_of_killed_run(held: Mapping[str, float]) -> str:
 
 LIMITS = {"max_pages": "--max-pages", "max_time": "--max-time", "max_bytes": "--max-bytes", "later": "--patience"}
 """Option that ended a crawl, by `Summary.ended`; absent for a crawl that finished, was stopped or was killed."""
+
+
+def count_pages(count: int) -> str:
+    """Return a number of pages in words."""
+    return f"{count:,} {'page' if count == 1 else 'pages'}"
 
 
 def reached(limit: str, value: object) -> str:
@@ -424,58 +428,6 @@ def deaths_in_run(deaths: int) -> str:
     """Describe the worker processes that died during a crawl."""
     were = "1 worker process died and was" if deaths == 1 else f"{deaths} worker processes died and were"
     return f"{were} started again."
-
-
-def plan_message(
-    pages: int | None, stops: int | None, gap: float, seconds: float, in_all: float, *, setting: str, hosts: int,
-    resets_in: float, is_paused: bool,
-) -> str:  # fmt: skip
-    """Describe how long a crawl will take.
-
-    `pages` is its limit, `stops` the pages after which the budget of the day ends it; both None if there is no limit.
-    `seconds` is the time until then, `in_all` that for all pages. `is_paused`: the crawl waits for the next day.
-    """
-    each = f"a page every {span(gap)}" if gap >= 1 else f"{round(1 / gap, 1):,g} pages a second" if gap else ""
-    pace = f"at this pace ({each})" if gap else "without pauses"
-    if stops is None and pages is None:
-        return f"as many pages as there are, {pace}."
-    time = f"about {roughly(seconds)}"
-    if stops is None:
-        return f"up to {_pages(pages or 0)} {pace}{f': {time}' if gap else ''}."
-    limit = f"the daily limit for {'this host' if hosts == 1 else 'these hosts'} ({setting})"
-    days = math.floor((in_all - resets_in) / 86_400) + 1 + (stops > 0)
-    whole = "" if pages is None else f" {_pages(pages)} take {days:,} day{'s' * (days > 1)}."
-    option = f" If the site agreed to more: --{setting.replace('_', '-')} N."
-    if not stops:
-        then = "the crawl waits for that" if is_paused else "run the same command then"
-        return f"No page today: {limit} is used up, and reset in {span(resets_in)}; {then}.{whole}{option}"
-    verb, until = ("pauses", ", until the next day") if is_paused else ("stops", "")
-    if pages is None:
-        pace = f"as many pages as there are, {pace}. It {verb} after {_pages(stops)}"
-        return f"{pace}{f', {time}' if gap else ''}{until}: {limit}.{option}"
-    return f"This {verb} after {_pages(stops)}{f', {time}' if gap else ''}{until}: {limit}.{whole}{option}"
-
-
-def offline_plan(pages: int | None) -> str:
-    """Describe a crawl of cached pages. `pages` is its limit."""
-    count = "as many pages as the cache has" if pages is None else f"up to {_pages(pages)}"
-    return f"{count}, from the cache (offline): no site is contacted, and no pause applies."
-
-
-REQUISITES_TAKE_MORE = "The files that pages need (images, styles, scripts) take more requests and time."
-"""What a plan leaves out if the crawl fetches requisites."""
-
-
-def _pages(count: int) -> str:
-    return f"{count:,} {'page' if count == 1 else 'pages'}"
-
-
-def roughly(seconds: float) -> str:
-    """Format an estimate: in whole minutes from two minutes on, in whole days from two days on."""
-    for unit in (86_400, 3600, 60):
-        if seconds >= 2 * unit:
-            return span(round(seconds / unit) * unit)
-    return span(seconds)
 
 
 def crawl_end(ended: str, due: float | None = None) -> str:

@@ -160,3 +160,11 @@ def span(seconds: float) -> str:
         return f"{hours} h" + (f" {minutes} min" if minutes else "")
     days, hours = divmod(hours, 24)
     return f"{days} day{'s' if days > 1 else ''}" + (f" {hours} h" if hours else "")
+
+
+def roughly(seconds: float) -> str:
+    """Format an estimate: in whole minutes from two minutes on, in whole days from two days on."""
+    for unit in (86_400, 3600, 60):
+        if seconds >= 2 * unit:
+            return span(round(seconds / unit) * unit)
+    return span(seconds)

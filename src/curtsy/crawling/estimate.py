@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from curtsy.core.crawl_messages import REQUISITES_TAKE_MORE, offline_plan, plan_message
 from curtsy.core.host import Host, fresh, in_time
+from curtsy.core.plan_messages import REQUISITES_TAKE_MORE, offline_plan, plan_message
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.setting import DAY
 from curtsy.core.time import SECOND, Now
