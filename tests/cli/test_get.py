@@ -446,3 +446,15 @@ def test_in_an_outage_a_command_takes_its_share_of_the_global_rate(shell: Shell,
     assert done.code == 22  # the site has no such pages
     assert len(sent) == 4
     assert all(after - before > 0.48 - late.most for before, after in itertools.pairwise(sent[1:]))
+
+
+def test_the_timeout_of_a_request_is_an_option_of_get_and_crawl(shell: Shell, site: Site) -> None:
+    """N9"""
+    site.on("/silent", lambda visit: hang())
+
+    for command in (("get",), ("crawl", "--json", "--no-job")):
+        done = shell(*command, "--timeout", "0.2s", site.url("/silent"), CURTSY_MAX_RETRIES="0")
+
+        assert "0.2 s" in done.err
+        assert done.code == 1
+    assert site.count("/silent") == 2

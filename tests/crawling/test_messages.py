@@ -12,7 +12,7 @@ from curtsy.core import crawl_messages, plan_messages
 from curtsy.crawling.outputs.skipped import SkippedCsv
 from curtsy.crawling.start import acrawl
 from tests.crawling.web import QUICK, crawled, html
-from tests.support.site import Reply, Site, redirect
+from tests.support.site import Reply, Site, dripping, hang, redirect
 from tests.support.snapshot import Snapshot
 
 SECRET = "https://example.org/a?token=hush"
@@ -110,6 +110,48 @@ async def test_a_crawl_says_that_it_is_going_to_ask_again(site: Site, snapshot: 
     assert seen.waiting_for is not None
     assert "1" in seen.waiting_for.split()
     snapshot(seen.waiting_for)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_crawl_says_why_a_url_waits_for_its_retry_while_others_are_queued(
+    site: Site, tmp_path: Path, workers: int
+) -> None:
+    """N3: the breaker is still closed, and the site has sent bytes at a good rate until the time was over"""
+    site.page("/", html("/slow", "/other"))
+    site.reply("/slow", dripping(b"x" * 100_000, 0.01, 100))
+    site.page("/other", "fast")
+    settings = {"retry_delay": 30.0, "timeout": 0.3, "concurrency": 1, "store": f"sqlite:///{tmp_path}/state.sqlite"}
+
+    async with acrawl(site.url("/"), **{**QUICK, **settings}, workers=workers) as crawl:
+        running = asyncio.ensure_future(crawl.run())
+        async for seen in crawl.snapshots(0.01):
+            if seen.waiting_for is not None and crawl_messages.describe("timeout").what in seen.waiting_for:
+                break
+        crawl.stop()
+        crawl.stop()
+        await running
+
+    assert crawl_messages.retries({"timeout": 1}) == seen.waiting_for
+    assert site.count("/slow") == 1
+
+
+async def test_a_page_that_takes_longer_than_the_timeout_names_the_setting(
+    site: Site, tmp_path: Path, snapshot: Snapshot
+) -> None:
+    """N9, Conventions: errors say what, why, what to do."""
+    site.page("/", html("/slow", "/silent"))
+    site.reply("/slow", dripping(b"x" * 100_000, 0.01, 100))
+    site.on("/silent", lambda visit: hang())
+    table = SkippedCsv(str(tmp_path / "skipped.csv"))
+
+    await crawled(site, outputs=[table], max_retries=0, timeout=0.3, breaker=False)
+
+    with open(table.path, newline="") as file:
+        messages = {row["url"].removeprefix(site.url("")): row["message"] for row in csv.DictReader(file)}
+    assert set(messages) == {"/slow", "/silent"}
+    for path, message in messages.items():
+        assert "timeout" in message
+        snapshot(message, path)
 
 
 @pytest.mark.parametrize(

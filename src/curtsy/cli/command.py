@@ -343,6 +343,9 @@ EXTRACT = click.option(
 )  # fmt: skip
 COOKIES = click.option("--cookies", is_flag=True, help="Keep cookies during this run, each for the host that set it.")
 NO_CACHE = click.option("--no-cache", is_flag=True, help="Neither use nor store cached copies.")
+TIMEOUT = click.option(
+    "--timeout", type=duration, metavar="TIME", help="Time for each request, to the last byte of its reply (30s)."
+)
 VERBOSE = click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Log each step to stderr.")
 RENDER = click.option(
     "--render", is_flag=True, help="Run the scripts of pages in a browser, and take the DOM (extra render)."

@@ -20,6 +20,7 @@ from curtsy.cli.command import (
     NO_CACHE,
     OUTPUT,
     RENDER,
+    TIMEOUT,
     OneName,
     byte_count,
     check_places,
@@ -92,7 +93,7 @@ HEADINGS = {
     "Where to write": "mirror out jsonl csv parquet warc skipped extract body main_text part_size part_time is_durable",
     "Which copies to keep": "obey_noindex obey_canonical drop_duplicates",
     "Resume": "job no_job restart",
-    "How to fetch": "max_in_flight workers render cookies no_cache refresh",
+    "How to fetch": "max_in_flight timeout workers render cookies no_cache refresh",
     "Report": "is_dry is_json metrics_port",
 }
 """Headings of the help, each with its parameters."""
@@ -189,6 +190,7 @@ def _switch_off(option: str, name: str, words: str) -> Callable[[Callable[..., A
 @click.option("--max-bytes", type=byte_count, metavar="SIZE", help="Stop after this many bytes: 20M, 1.5G.")
 @click.option("--patience", type=duration, metavar="TIME", help="Stop if the next host is due later than this (10m).")
 @click.option("--max-in-flight", type=ONE, metavar="N", help="Concurrent requests, over all hosts (64).")
+@TIMEOUT
 @click.option(
     "--workers", type=worker_count, default=1, metavar="N", help="Processes that fetch; auto: one per core (1)."
 )
@@ -282,7 +284,8 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
     client |= cache_options(words["no_cache"], words["refresh"])
     if words["mirror"] is not None and given.settings().cache_mode == "normal":
         client = {"cache_mode": "revalidate"} | client  # the site says what has changed since the last run
-    client |= {name: words[name] for name in ("max_pages_per_day", "max_requests_per_day") if words[name] is not None}
+    settings = ("max_pages_per_day", "max_requests_per_day", "timeout")
+    client |= {name: words[name] for name in settings if words[name] is not None}
     is_offline = (client.get("cache_mode") or given.settings().cache_mode) == "offline"
     own = "" if words["no_job"] else default_name(seeds.head, made, _sources(words), is_offline=is_offline)
     name = words["job"] or own

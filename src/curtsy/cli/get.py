@@ -22,6 +22,7 @@ from curtsy.cli.command import (
     INPUT,
     NO_CACHE,
     RENDER,
+    TIMEOUT,
     VERBOSE,
     byte_count,
     command,
@@ -77,6 +78,7 @@ CONCURRENCY = 32
 @click.option(
     "--deadline", type=duration, metavar="TIME", help="Time for each URL, including waits and retries: 20s, 5m."
 )
+@TIMEOUT
 @COOKIES
 @NO_CACHE
 @click.option("--refresh", is_flag=True, help="Fetch the page again, even if there is a fresh copy.")
@@ -87,8 +89,8 @@ CONCURRENCY = 32
 @click.pass_obj
 def get(
     given: CommandContext, urls: tuple[str, ...], output: Path | None, is_head: bool, is_raw: bool, is_json: bool,
-    is_verbose: bool, headers: tuple[tuple[str, str], ...], deadline: float | None, cookies: bool, no_cache: bool,
-    refresh: bool, offline: bool, render: bool, source: str | None, allow_http: bool,
+    is_verbose: bool, headers: tuple[tuple[str, str], ...], deadline: float | None, timeout: float | None, cookies: bool,
+    no_cache: bool, refresh: bool, offline: bool, render: bool, source: str | None, allow_http: bool,
     extract: tuple[str, ...],
 ) -> Exit:  # fmt: skip
     """Fetch pages politely, similar to curl.
@@ -106,6 +108,7 @@ def get(
     for name, value in headers:
         joined[name] = f"{joined[name]}, {value}" if name in joined else value
     client = {"cookies": cookies, "render": render} | cache_options(no_cache, refresh, offline)
+    client |= {} if timeout is None else {"timeout": timeout}
     if output is not None and len(wanted) > 1 and (output.is_file() or not output.exists()):
         raise click.UsageError(
             f"-o takes one page, and {len(wanted):,} URLs were given. Give one URL, or save all in a folder: "

@@ -201,6 +201,14 @@ def waits(next_in: float | None, elsewhere: int = 0, lost: int = 0, lost_for: fl
     return ", ".join(found) or None
 
 
+def retries(waiting: Mapping[str, int]) -> str | None:
+    """Describe URLs that wait for their retry, by the reason of the last reply; None without any."""
+    if not (count := sum(waiting.values())):
+        return None
+    reasons = ", ".join(describe(reason).what for reason in sorted(waiting, key=lambda each: -waiting[each]))
+    return f"{_urls(count)} {'waits for its retry' if count == 1 else 'wait for their retries'}: {reasons}"
+
+
 def _urls(count: int) -> str:
     return f"{count:,} {'URL' if count == 1 else 'URLs'}"
 
@@ -233,7 +241,7 @@ _DESCRIPTIONS: dict[str, Description] = {
     Reason.STORE_UNREACHABLE: Description("store unreachable", _LATER),
     Reason.RECORD_TOO_NEW: Description("record of a later version", "Upgrade curtsy."),
     Reason.NOT_IN_CACHE: Description("not in the cache, which is offline", "Fetch it once online."),
-    Reason.TIMEOUT: Description("no response in time", _LATER),
+    Reason.TIMEOUT: Description("no response in time", "Try again later, or raise timeout (--timeout)."),
     Reason.DNS_ERROR: Description("unknown host name", "Check the name."),
     Reason.CONNECTION_ERROR: Description("no connection", _LATER),
     Reason.TLS_ERROR: Description("no secure connection", "If its certificate is invalid, tell the site's owner."),

@@ -218,6 +218,8 @@ class FetchState(msgspec.Struct):
             case Refusal():
                 reason, message, retry_after, cause = end.reason, end.message, end.retry_after, end.cause
             case Failure() if url is not None:
+                if self.is_cut_off(end):
+                    end = msgspec.structs.replace(end, advice="Allow more time, or try again later.")
                 status, reason, cause = end.status, end.reason, mask_url(end.detail)
                 is_chain = end.reason is Reason.TOO_MANY_REDIRECTS
                 message = messages.failed(asked if is_chain and isinstance(asked, Url) else url, end, tries)

@@ -153,6 +153,8 @@ def tries(attempts: int) -> str:
 def failed(url: Url, failure: Failure, attempts: int) -> str:
     """Describe a request without a usable reply."""
     advice = _ADVICE.get(failure.reason, "Try again later.") if failure.advice is None else failure.advice
+    if failure.reason is Reason.TIMEOUT and failure.advice is None and failure.sent_ago is not None:
+        advice = BODY_TIMEOUT if failure.status is not None else ANSWER_TIMEOUT
     if failure.detail == WANTS_COOKIE:
         advice = "Keep cookies (cookies=True, --cookies), or leave it out."
     if failure.is_answer:
@@ -162,6 +164,12 @@ def failed(url: Url, failure: Failure, attempts: int) -> str:
 
 TOO_LARGE = "Raise max_body, or save it as a file: curtsy download --max-size, or download(max_size=…)."
 """Advice about a body that is too large."""
+
+BODY_TIMEOUT = "Raise timeout (--timeout) for a slow site, or save a large file with curtsy download or download()."
+"""Advice about a body that takes longer than `timeout`."""
+
+ANSWER_TIMEOUT = "Try again later, or raise timeout (--timeout)."
+"""Advice about a reply that does not begin within `timeout`."""
 
 WANTS_COOKIE = "it sets a cookie, and redirects in a circle until the cookie is returned; cookies are not kept"
 """Detail of a failure at a site that requires cookies."""

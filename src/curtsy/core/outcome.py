@@ -142,6 +142,13 @@ def is_worth_repeating(reply: Reply) -> bool:
     return reply.status == 429 or 500 <= reply.status < 600
 
 
+def retry_reason(reply: Reply) -> str:
+    """Return why a retry of the request may succeed, such as `timeout` or `http_status 503`; empty if it may not."""
+    if not is_worth_repeating(reply):
+        return ""
+    return str(reply.reason) if isinstance(reply, Failure) else f"{Reason.HTTP_STATUS} {reply.status}"
+
+
 def backoff(attempt: int, initial: float, roll: float) -> float:
     """Return the seconds before the retry after attempt number `attempt` (N2).
 

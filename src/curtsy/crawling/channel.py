@@ -142,7 +142,9 @@ class Load(msgspec.Struct):
     on_wire: int = 0
     looked_up: int = 0
     queued_for_rate: int = 0
-    retrying: int = 0
+    retrying: Mapping[str, int] = {}
+    """Fetches that wait for a retry, by the reason of their last reply."""
+
     sites: Mapping[str, int] = {}
     addresses: Mapping[str, int] = {}
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from typing import Any, Self
 
 from curtsy.client import AsyncClient, session_of
-from curtsy.core.crawl_messages import waits
+from curtsy.core.crawl_messages import retries, waits
 from curtsy.core.errors import CurtsyError, PolicyError
 from curtsy.core.url import Url, parse_url
 from curtsy.crawling.committer import Committer, leftovers
@@ -237,9 +237,9 @@ class AsyncCrawl:
     def _waiting_for(self) -> str | None:
         if self._crawler.trouble is not None:
             return self._crawler.trouble
-        fetches, queued = self._crawler.fetches, self._crawler.counts.queued
-        if not queued and not fetches.on_wire and (again := fetches.waiting_to_retry()):
-            return f"{again} {'URL is' if again == 1 else 'URLs are'} requested again when the site allows"
+        fetches = self._crawler.fetches
+        if not fetches.on_wire and (again := retries(fetches.waiting_to_retry())) is not None:
+            return again
         if self._state() != "waiting":
             return None
         if (outlook := self.frontier.outlook()) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -13,6 +14,8 @@ from curtsy.core import crawl_messages
 from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.fair_share import AddressShares, FairShares
+from curtsy.core.outcome import retry_reason
+from curtsy.core.request import Reply
 from curtsy.core.result import FetchResult
 from curtsy.crawling.filters import Filters
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Room
@@ -81,6 +84,8 @@ class RunningFetch:
     """True after a reply to more than robots.txt. A retry then waits for its own host."""
     is_answered: bool = False
     is_withdrawn: bool = False
+    retry_reason: str = ""
+    """Reason why the last reply is worth a retry, such as `timeout`; empty if it is not."""
     began_at: float = 0.0
     left_wire_at: float = -math.inf
     """Time of the last reply, including one to robots.txt."""
@@ -90,17 +95,9 @@ class RunningFetches:
     """All running fetches. Their results go to `results`."""
 
     def __init__(
-        self,
-        session: Session,
-        filters: Filters,
-        results: Results,
-        wake: Callable[[], None],
-        locate: Callable[[str, str], None],
-        *,
-        places: int,
-        hosts: Hosts,
-        is_shared: bool = False,
-    ) -> None:
+        self, session: Session, filters: Filters, results: Results, wake: Callable[[], None],
+        locate: Callable[[str, str], None], *, places: int, hosts: Hosts, is_shared: bool = False,
+    ) -> None:  # fmt: skip
         """Create the set of running fetches.
 
         `wake` is called when more fetches may start. `locate` is called when the address of a host is known. `places`
@@ -176,10 +173,10 @@ class RunningFetches:
         """Return the number of fetches that know their rules and wait for their first request."""
         return sum(fetch.phase is Phase.WAITING and not fetch.is_asked for fetch in self._fetches.values())
 
-    def waiting_to_retry(self) -> int:
-        """Return the number of fetches that had a reply and wait for a retry."""
-        fetches = self._fetches.values()
-        return sum(fetch.is_asked and not fetch.is_answered and fetch.phase is not Phase.ON_WIRE for fetch in fetches)
+    def waiting_to_retry(self) -> Counter[str]:
+        """Return the number of fetches that had a reply and wait for a retry, by the reason of the reply."""
+        waiting = (each for each in self._fetches.values() if each.is_asked and not each.is_answered)
+        return Counter(each.retry_reason for each in waiting if each.retry_reason and each.phase != Phase.ON_WIRE)
 
     def room(self) -> Room:
         """Return the current shares of slots. If LOOKUPS names are being looked up, further slow names wait."""
@@ -246,7 +243,7 @@ class RunningFetches:
             await self._have_time()
             result = await self._session.fetch_alone(
                 self._ask(claimed),
-                lambda is_on_wire: self._on_wire(fetch, is_on_wire),
+                lambda is_on_wire, reply: self._on_wire(fetch, is_on_wire, reply),
                 lambda: self._before_send(fetch),
             )
             fetch.is_answered = True
@@ -418,12 +415,13 @@ class RunningFetches:
             is_foreign=self._filters.is_foreign(claimed), is_part=is_requisite(claimed),
         )  # fmt: skip
 
-    def _on_wire(self, fetch: RunningFetch, is_on_wire: bool) -> None:
+    def _on_wire(self, fetch: RunningFetch, is_on_wire: bool, reply: Reply | None) -> None:
         self._enter(fetch, Phase.ON_WIRE if is_on_wire else Phase.WAITING)
         if not is_on_wire:
             fetch.left_wire_at = self._timers.now()
             url = fetch.claimed.url
             fetch.is_asked = self._session.known_rules(origin_of(url)) is not None  # None: the reply was robots.txt
+            fetch.retry_reason = "" if reply is None else retry_reason(reply)
             self._grant_slots()
             self._wake()
 

@@ -404,9 +404,9 @@ class WorkerPool:
         """Return the number of fetches that know their rules and wait for their first request."""
         return sum(each.queued_for_rate for each in self._loads())
 
-    def waiting_to_retry(self) -> int:
-        """Return the number of fetches that had a reply and wait for a retry."""
-        return sum(each.retrying for each in self._loads())
+    def waiting_to_retry(self) -> Counter[str]:
+        """Return the number of fetches that had a reply and wait for a retry, by the reason of the reply."""
+        return sum((Counter(each.retrying) for each in self._loads()), Counter())
 
     def room(self) -> Room:
         """Return the current shares of slots."""

@@ -53,7 +53,7 @@ class HeldResources:
     def __init__(
         self,
         send: Callable[[Request, Limits], Awaitable[Reply]] | None = None,
-        on_wire: Callable[[bool], None] | None = None,
+        on_wire: Callable[[bool, Reply | None], None] | None = None,
         place: Callable[[], Awaitable[object] | None] | None = None,
         *,
         reads_later: bool = False,
@@ -67,7 +67,7 @@ class HeldResources:
         self.open_ticket: Ticket | None = None
         """Settled ticket whose slot that body keeps, until `BodySlot` returns it."""
         self.on_wire = on_wire
-        """Callback for the start (True) and the end (False) of each request on the wire."""
+        """Callback for the start (True) and the end (False) of each request on the wire, with its reply if there is one."""
         self.place = place
         """Callback before each request on the wire; the request waits for the awaitable it returns, if any."""
         self.ticket: Ticket | None = None

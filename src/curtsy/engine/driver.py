@@ -361,11 +361,13 @@ class Driver(StoreDriver):
         """Render a page. Meanwhile it counts as a request on the wire, so that a crawl starts no more than it may."""
         assert self.context.render is not None, "only a client with a renderer asks for it"
         on_wire = resources.on_wire or _ignore
-        on_wire(True)
+        on_wire(True, None)
+        reply: Reply | None = None
         try:
-            return await self.context.render(effect)
+            reply = await self.context.render(effect)
+            return reply
         finally:
-            on_wire(False)
+            on_wire(False, reply)
 
     # Sending
 
@@ -395,9 +397,10 @@ class Driver(StoreDriver):
             self.context.retries.count(effect.request.url.domain)
             resources.is_sent, resources.is_robots = True, effect.cut
             if on_wire is not None:
-                on_wire(True)
+                on_wire(True, None)
             assert self._sender is not None, "a dry run sends nothing"
             send = self._sender.send if resources.send is None or effect.cut else resources.send
+            reply: Reply | None = None
             try:
                 reply = await send(effect.request, limits)
             except asyncio.CancelledError as error:
@@ -405,7 +408,7 @@ class Driver(StoreDriver):
                 raise
             finally:
                 if on_wire is not None:
-                    on_wire(False)
+                    on_wire(False, reply)
         finally:
             self._renewals.end(ticket)
         resources.is_sent = False
@@ -418,7 +421,7 @@ class Driver(StoreDriver):
         return reply
 
 
-def _ignore(is_on_wire: bool) -> None:
+def _ignore(is_on_wire: bool, reply: Reply | None) -> None:
     """Do nothing at the start and the end of a request."""
 
 

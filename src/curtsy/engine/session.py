@@ -64,7 +64,7 @@ _MESSAGES = {
 }
 
 
-OnWire = Callable[[bool], None]
+OnWire = Callable[[bool, Reply | None], None]
 """Callback for the start (True) and the end (False) of each request on the wire."""
 
 BeforeSend = Callable[[], Awaitable[None] | None]
@@ -227,7 +227,7 @@ class Session:
         resources = HeldResources(partial(self._send_guarded, send), reads_later=True)
         if connections is not None:
             resources.place = connections.acquire
-            resources.on_wire = lambda is_on_wire: None if is_on_wire else connections.release()
+            resources.on_wire = lambda is_on_wire, _: None if is_on_wire else connections.release()
         return await self._single_flight.join(
             object(), lambda: self._hop(ask, state, resources), lambda: self._hop_closed(state, resources)
         )
