@@ -256,11 +256,29 @@ def test_where_a_crawl_ends_today_is_said_at_its_start_and_its_end(
 
     assert (first.code, again.code, more.code) == (75, 75, 0)
     snapshot(line_with(first.err, "max_pages_per_day"), "stops")
-    assert "500 pages take 125 days" in first.err
-    assert "496 pages take 124 days" in again.err
+    assert re.search(r"500 pages take about 12[34] days\.", first.err)
+    assert re.search(r"496 pages take about 12[34] days\.", again.err)
     assert re.sub(r"reset in .*?;", "reset in TIME;", line_with(again.err, "No page today")).count("TIME")
     assert first.err.splitlines()[-1] == f"  curtsy {shlex.join(words)}"
     assert (more.json["fetched"], more.json["ended"]) == (9, "done")
+
+
+def test_the_plan_names_the_entry_that_has_the_limit_of_the_day(shell: Shell, site: Site) -> None:
+    """B1, U9: an option does not change the limit of an entry"""
+    linked(site, 8)
+    (shell.project / "config").mkdir()
+    (shell.project / "config" / "domains.yaml").write_text(
+        "allowlist:\n  - domain: 127.0.0.1\n    max_pages_per_day: 4\n"
+    )
+    words = ("crawl", site.url("/"), "--max-pages", "50")
+
+    runs = [shell(*words, "--dry-run"), shell(*words, "--max-pages-per-day", "9")]
+
+    for done in runs:
+        said = " ".join((done.out + done.err).split())
+        assert "This stops after 4 pages" in said
+        assert "change max_pages_per_day in config/domains.yaml:3" in said
+        assert "--max-pages-per-day N" not in said
 
 
 def test_a_crawl_is_named_after_its_first_url_and_what_it_crawls() -> None:

@@ -158,7 +158,7 @@ async def test_a_page_that_takes_longer_than_the_timeout_names_the_setting(
     ("gap", "pace"), [(3.5, "every 3.5 s"), (1.0, "every 1 s"), (0.5, "2 pages"), (0.0375, "26.7")]
 )
 def test_a_plan_says_its_pace_as_a_rate_if_that_is_above_one_a_second(gap: float, pace: str) -> None:
-    said = plan_messages.plan_message(1100, None, gap, 41.0, 41.0, setting="", hosts=4, resets_in=0.0, is_paused=False)
+    said = plan_messages.plan_message(1100, None, gap, 41.0, 41.0, limited=[], hosts=4, resets_in=0.0, is_paused=False)
 
     assert pace in said
     assert "every 0" not in said

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 
 from curtsy.core.crawl_messages import count_pages
 from curtsy.core.time import roughly, span
 
 
+MOST_REMEDIES = 3
+"""Maximum number of settings that a plan names to raise its budgets."""
+
+
 def plan_message(
-    pages: int | None, stops: int | None, gap: float, seconds: float, in_all: float, *, setting: str, hosts: int,
-    resets_in: float, is_paused: bool,
+    pages: int | None, stops: int | None, gap: float, seconds: float, in_all: float, *,
+    limited: Sequence[tuple[str, str | None]], hosts: int, resets_in: float, is_paused: bool,
 ) -> str:  # fmt: skip
     """Describe how long a crawl will take.
 
     `pages` is its limit, `stops` the pages after which the budget of the day ends it; both None if there is no limit.
-    `seconds` is the time until then, `in_all` that for all pages. `is_paused`: the crawl waits for the next day.
+    `seconds` is the time until then, `in_all` that for all pages. `limited` has the settings of the budgets, each with
+    the file and line of the entry that has it; None if no entry has it. `is_paused`: the crawl waits for the next day.
     """
     each = f"a page every {span(gap)}" if gap >= 1 else f"{round(1 / gap, 1):,g} pages a second" if gap else ""
     pace = f"at this pace ({each})" if gap else "without pauses"
@@ -24,10 +29,9 @@ def plan_message(
     time = f"about {roughly(seconds)}"
     if stops is None:
         return f"up to {count_pages(pages or 0)} {pace}{f': {time}' if gap else ''}."
-    limit = f"the daily limit for {'this host' if hosts == 1 else 'these hosts'} ({setting})"
-    days = math.floor((in_all - resets_in) / 86_400) + 1 + (stops > 0)
-    whole = "" if pages is None else f" {count_pages(pages)} take {days:,} day{'s' * (days > 1)}."
-    option = f" If the site agreed to more: --{setting.replace('_', '-')} N."
+    limit = f"the daily limit for {'this host' if hosts == 1 else 'these hosts'} ({limited[0][0]})"
+    whole = "" if pages is None else f" {count_pages(pages)} take about {roughly(in_all)}."
+    option = f" If the site agreed to more: {', '.join(_remedy(*each) for each in limited[:MOST_REMEDIES])}."
     if not stops:
         then = "the crawl waits for that" if is_paused else "run the same command then"
         return f"No page today: {limit} is used up, and reset in {span(resets_in)}; {then}.{whole}{option}"
@@ -36,6 +40,11 @@ def plan_message(
         pace = f"as many pages as there are, {pace}. It {verb} after {count_pages(stops)}"
         return f"{pace}{f', {time}' if gap else ''}{until}: {limit}.{option}"
     return f"This {verb} after {count_pages(stops)}{f', {time}' if gap else ''}{until}: {limit}.{whole}{option}"
+
+
+def _remedy(setting: str, entry: str | None) -> str:
+    """Return how to raise a limit: an option does not change that of an entry."""
+    return f"--{setting.replace('_', '-')} N" if entry is None else f"change {setting} in {entry}"
 
 
 def offline_plan(pages: int | None) -> str:

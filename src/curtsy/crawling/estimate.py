@@ -207,7 +207,9 @@ async def plan(
     if session.is_offline:
         return CrawlPlan(pages, 0.0, None if pages is None else 0.0, None, offline_plan(pages))
     outlooks = [_outlook(policy, record, now, pages or 0) for policy, record in found]
-    setting = next((limit for each in found if (limit := pages_left(*each, now)[1])), "")
+    limits = [(host, pages_left(*each, now)[1]) for (host, _), each in zip(rules, found, strict=True)]
+    origin = session.settings.current.entry_origin
+    limited = {(setting, origin(host, setting)): None for host, setting in limits if setting}
     qps = policies.overall.qps if any(policy.global_rate for policy, _ in found) else None
     gaps, today = [each.gap for each in outlooks], sum(each.today for each in outlooks)
     allowed = None if math.isinf(today) else round(today)
@@ -218,7 +220,7 @@ async def plan(
     in_all = None if stops is None or pages is None else forecast(outlooks, pages, qps)[1].in_all
     resets_in = min(each.resets_in for each in outlooks)
     message = plan_message(
-        pages, stops, 1 / rate, seconds or 0.0, in_all or 0.0, setting=setting, hosts=len(outlooks),
+        pages, stops, 1 / rate, seconds or 0.0, in_all or 0.0, limited=list(limited), hosts=len(outlooks),
         resets_in=resets_in, is_paused=resets_in <= patience,
     )  # fmt: skip
     if has_requisites and rate < math.inf:

@@ -408,12 +408,22 @@ class Settings(General):
         """
         _check_name(key)
         name = "pause_min" if key == "pause" else key
-        entry = None if domain is None else self.policies.entry(parse_domain(domain))
-        found = None
-        if entry is not None:
-            found = self.denied.get(entry) if name == "denied" else self.entries.get(entry, {}).get(name)
-        found = found or self.given.get(name)
+        found = (None if domain is None else self._of_entry(domain, name)) or self.given.get(name)
         return "built-in" if found is None else found.spot.origin
+
+    def entry_origin(self, domain: str, key: str) -> str | None:
+        """Return the file and line in which the entry for a domain has a key; None if it has no entry, or not this key.
+
+        Arguments and options do not change the value of such a key.
+        """
+        found = self._of_entry(domain, key)
+        return None if found is None else found.spot.origin
+
+    def _of_entry(self, domain: str, name: str) -> Given | None:
+        entry = self.policies.entry(parse_domain(domain))
+        if entry is None:
+            return None
+        return self.denied.get(entry) if name == "denied" else self.entries.get(entry, {}).get(name)
 
     def with_start_of(self, before: Settings) -> Settings:
         """Return these settings with the values and origins of `AT_START` keys from before."""
