@@ -51,6 +51,18 @@ def test_jobs_are_listed_and_shown_with_how_to_go_on(shell: Shell, site: Site, s
     assert "s3cret" not in whole.out
 
 
+def test_a_job_that_the_daily_limit_has_stopped_says_so(shell: Shell, site: Site) -> None:
+    """B2: raising --patience is not the remedy"""
+    linked(site, 9)
+    shell("crawl", site.url("/"), "--job", "mine", "--patience", "1ms", CURTSY_MAX_REQUESTS_PER_DAY="4")
+
+    table, listed, shown = (shell("jobs", *words) for words in (["ls"], ["ls", "--json"], ["show", "mine"]))
+
+    assert "unfinished (the daily limit)" in table.out
+    assert (listed.json[0]["ended"], listed.json[0]["waited_for"]) == ("later", "budget spent")
+    assert "stopped at the daily limit" in shown.out
+
+
 def test_a_look_is_no_change(shell: Shell, site: Site) -> None:
     """Issue 6: the last change is the crawl's, not that of whoever looks"""
     linked(site, 2)

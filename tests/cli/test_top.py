@@ -17,7 +17,7 @@ from tests.cli.shell import Shell, stop
 from tests.cli.terminal import uncoloured
 from tests.support.polling import block_until
 from tests.support.redis_server import RedisServer, redis_available
-from tests.support.site import Site, hang
+from tests.support.site import Reply, Site, hang
 from tests.support.snapshot import Snapshot
 from tests.support.warm import Process
 
@@ -60,19 +60,22 @@ def test_a_crawl_without_a_job_is_seen_too_and_has_ended(shell: Shell, site: Sit
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "env"),
+    ("option", "value", "limit", "env"),
     [
-        ("--max-pages", "2", {}),
-        ("--max-time", "1ms", {}),
-        ("--max-bytes", "1", {}),
-        ("--patience", "1ms", {"CURTSY_MAX_REQUESTS_PER_DAY": "3"}),
+        ("--max-pages", "2", "--max-pages", {}),
+        ("--max-time", "1ms", "--max-time", {}),
+        ("--max-bytes", "1", "--max-bytes", {}),
+        ("--patience", "1ms", "the daily limit", {"CURTSY_MAX_REQUESTS_PER_DAY": "3"}),
+        ("--patience", "1ms", "--patience", {"CURTSY_BREAKER_FAILURES": "1"}),
     ],
 )
 def test_a_crawl_that_ended_at_a_limit_says_so_and_can_be_gone_on_with(
-    shell: Shell, site: Site, option: str, value: str, env: dict[str, str]
+    shell: Shell, site: Site, option: str, value: str, limit: str, env: dict[str, str]
 ) -> None:
     """Issue 6: it is not finished as long as something is left; one that is not kept is not offered"""
     linked(site, 5)
+    if "CURTSY_BREAKER_FAILURES" in env:
+        site.reply("/p/0", Reply(500))
     shell("crawl", site.url("/"), option, value, "--job", "mine", **env)
     shell("crawl", site.url("/"), option, value, "--no-job", **env)
 
@@ -80,13 +83,13 @@ def test_a_crawl_that_ended_at_a_limit_says_so_and_can_be_gone_on_with(
     listed, shown = shell("jobs", "ls"), shell("jobs", "show", "mine").out
 
     assert [each["state"] for each in crawls] == ["stopped", "stopped"]
-    assert re.search(rf"^mine +stopped .*{option} ", table, re.MULTILINE)
+    assert re.search(rf"^mine +stopped .*{limit} ", table, re.MULTILINE)
     assert line_with(table, " jobs show ").endswith(": mine")
-    assert re.search(rf"^mine +unfinished \({option}\) ", listed.out, re.MULTILINE)
+    assert re.search(rf"^mine +unfinished \({limit}\) ", listed.out, re.MULTILINE)
     assert " jobs show " in listed.err
     state = line_with(shown, "state ")
     assert "unfinished" in state
-    assert option in state
+    assert limit in state
     assert f"  curtsy crawl {site.url('/')} {option} " in shown
 
 

@@ -15,7 +15,7 @@ import msgspec
 from curtsy.cli import console
 from curtsy.cli.command import JSON, YES, command, duration, group, job_name, known_jobs
 from curtsy.cli.context import CommandContext, Exit
-from curtsy.core.crawl_messages import LIMITS, running_job
+from curtsy.core.crawl_messages import limit_of, running_job
 from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.masking import mask_url
 from curtsy.core.time import span
@@ -121,7 +121,7 @@ def _readable(found: JobSummary) -> Job:
 
 def _fields(job: Job, running: dict[str, CrawlRecord], found: JobSummary | None = None) -> dict[str, Any]:
     """Return the JSON fields of a job; `found` is its entry in a shared store."""
-    from curtsy.crawling.jobs import ENDED
+    from curtsy.crawling.jobs import ENDED, WAITED_FOR
 
     counts: dict[str, Any] = dict.fromkeys(("pages", "queued", "failed", "skipped", "hosts"))
     changed_at, totals, record = job.changed_at, job.totals, running.get(job.name)
@@ -143,6 +143,7 @@ def _fields(job: Job, running: dict[str, CrawlRecord], found: JobSummary | None 
         "name": job.name, "state": "running" if job.is_running else ended, "is_shared": found is not None,
         "workers": int(job.is_running) if found is None else found.workers, **counts, "changed_at": changed_at or None,
         "folder": job.folder or None, "ended": None if job.is_running else job.notes.get(ENDED) or None,
+        "waited_for": None if job.is_running else job.notes.get(WAITED_FOR) or None,
     }  # fmt: skip
 
 
@@ -196,7 +197,7 @@ def _show_all(found: list[dict[str, Any]]) -> None:
 def _state(fields: dict[str, Any], limited: str) -> str:
     """Return the state of a job in words; `limited` formats the option that ended the last run of an unfinished one."""
     by = f" by {fields['workers']:,}" if fields["is_shared"] and fields["workers"] else ""
-    limit = LIMITS.get(fields["ended"]) if fields["state"] == "unfinished" else None
+    limit = limit_of(fields["ended"] or "", fields["waited_for"] or "") if fields["state"] == "unfinished" else None
     return f"{fields['state']}{by}" + ("" if limit is None else limited.format(limit))
 
 

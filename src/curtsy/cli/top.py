@@ -15,7 +15,7 @@ from curtsy.cli import console
 from curtsy.cli.command import DOMAIN, command, duration
 from curtsy.cli.context import CommandContext
 from curtsy.cli.status import hosts_table
-from curtsy.core.crawl_messages import LIMITS
+from curtsy.core.crawl_messages import limit_of
 from curtsy.core.time import span
 
 if TYPE_CHECKING:
@@ -195,8 +195,10 @@ def _state(crawl: CrawlRecord) -> Text:
     from curtsy.engine.crawl_view import SILENT
 
     if not crawl.is_running:
-        is_limited = crawl.state == "stopped" and crawl.ended in LIMITS
-        return console.text(f"stopped at {LIMITS[crawl.ended]}" if is_limited else crawl.state, style="dim")
+        waiting = [each for each in crawl.hosts if each.next_in]
+        waited_for = min(waiting, key=lambda each: each.next_in or 0.0).state if waiting else ""
+        limit = limit_of(crawl.ended, waited_for) if crawl.state == "stopped" else None
+        return console.text(crawl.state if limit is None else f"stopped at {limit}", style="dim")
     silent = time.time() - crawl.updated_at
     return console.text((f"silent for {span(silent)}", "red") if silent > SILENT else (crawl.state, "green"))
 

@@ -408,6 +408,18 @@ def count_pages(count: int) -> str:
     return f"{count:,} {'page' if count == 1 else 'pages'}"
 
 
+BUDGET_SPENT = "budget spent"
+"""State of a host whose budget of the day is spent."""
+
+
+def limit_of(ended: str, waited_for: str = "") -> str | None:
+    """Return what ended a crawl: an option, or the daily limit; None if it finished, was stopped or was killed.
+
+    `waited_for` is the state of the host that was due first.
+    """
+    return "the daily limit" if ended == "later" and waited_for == BUDGET_SPENT else LIMITS.get(ended)
+
+
 def reached(limit: str, value: object) -> str:
     """Describe a crawl that ended at a limit, such as `max_pages` or `--max-pages`."""
     return f"Stopped: reached {limit} {value}."

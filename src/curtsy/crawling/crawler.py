@@ -27,7 +27,7 @@ from curtsy.crawling.channel import Forget
 from curtsy.crawling.committer import Committer
 from curtsy.crawling.filters import Filters
 from curtsy.crawling.frontier.protocol import LEASE, AsyncFrontier, Counts, Deferred
-from curtsy.crawling.jobs import ENDED, SCOPE, SEEDS, SITEMAPS, check_seeds, extract_note, seeds_of, widen
+from curtsy.crawling.jobs import ENDED, SCOPE, SEEDS, SITEMAPS, WAITED_FOR, check_seeds, extract_note, seeds_of, widen
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.page_limit import PageLimit
 from curtsy.crawling.progress import CrawlSummary, Ended, Hosts, end_message
@@ -474,7 +474,9 @@ class Crawler:
         longest = 0.0 if is_hurried else min(LONGEST_OUTAGE, self._options.patience)
         with self._frontier.outlast(longest, _warn_of_outage):
             with contextlib.suppress(CurtsyError):  # the note is informational: a full disk is ignored
-                await self._frontier.note({ENDED: str(ended), **self._committer.final_note(elapsed)})
+                waited_for = self.fetches.hosts.due_first(self._timers.now())
+                notes = {ENDED: str(ended), WAITED_FOR: waited_for, **self._committer.final_note(elapsed)}
+                await self._frontier.note(notes)
             try:
                 self.counts = await self._frontier.counts()
                 reasons = reasons | dict(await self._frontier.failures())

@@ -62,6 +62,9 @@ COMMAND = "command"
 ENDED = "ended"
 """Reason for the end of the last run, as in its summary; empty if the job is running or was killed."""
 
+WAITED_FOR = "waited_for"
+"""State of the host that was due first at the end of the last run, such as `budget spent`; empty without one."""
+
 RENEWING = "renewing"
 """True if the job started anew after it was finished, so that cached pages are revalidated."""
 

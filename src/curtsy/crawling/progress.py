@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from curtsy.core.crawl_messages import crawl_end, describe, nothing_new, reached, seeds_without_page
+from curtsy.core.crawl_messages import BUDGET_SPENT, crawl_end, describe, nothing_new, reached, seeds_without_page
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.time import span
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, HostQueue
@@ -256,7 +256,7 @@ MOST_HOSTS = 100_000
 
 _STATES = {
     Reason.CIRCUIT_OPEN: "breaker open",
-    Reason.DOMAIN_BUDGET_EXCEEDED: "budget spent",
+    Reason.DOMAIN_BUDGET_EXCEEDED: BUDGET_SPENT,
     Reason.PAUSED: "paused",
 }
 
@@ -344,6 +344,11 @@ class Hosts:
     def count(self) -> int:
         """Return the number of remembered hosts."""
         return len(self._hosts)
+
+    def due_first(self, now: float) -> str:
+        """Return the state of the host that is due first, if that is later; empty without one."""
+        waiting = [each for each in self._hosts.values() if each.ready_at > now and not each.out]
+        return min(waiting, key=lambda each: each.ready_at).state if waiting else ""
 
     def progress(self, queues: Iterable[HostQueue], now: float, most: int) -> tuple[HostProgress, ...]:
         """Return at most `most` hosts: those in `queues` first, then the latest ones."""
