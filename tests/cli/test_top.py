@@ -8,9 +8,11 @@ import re
 import shlex
 import signal
 import subprocess
+import time
 
 import pytest
 
+from curtsy.core.crawl_record import CrawlRecord, crawl_key
 from tests.cli.crawling import line_with, linked, told
 from tests.cli.documented import FIELDS
 from tests.cli.shell import Shell, stop
@@ -93,6 +95,19 @@ def test_a_crawl_that_ended_at_a_limit_says_so_and_can_be_gone_on_with(
     assert f"  curtsy crawl {site.url('/')} {option} " in shown
 
 
+def test_the_least_time_is_shown_while_the_queue_grows(shell: Shell) -> None:
+    """Issue 18: as the crawl's own progress shows it"""
+    now = time.time()
+    crawl = CrawlRecord(
+        job="mine", state="running", started_at=now, updated_at=now, queued=900, seconds_left_at_least=3150.0
+    )
+    with shell.store() as store:
+        store.update(crawl_key("mine"), lambda before, now: (crawl, None))
+
+    assert "at least 52 min" in shell("top").out
+    assert shell("top", "--json").json["crawls"][0]["seconds_left_at_least"] == 3150.0
+
+
 def test_a_limit_that_left_nothing_is_a_finish(shell: Shell, site: Site) -> None:
     """Issue 6: the last page was also the last that was allowed"""
     linked(site, 3)
@@ -146,6 +161,7 @@ def test_q_ends_it_and_gives_the_terminal_back(shell: Shell, site: Site) -> None
 
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode().replace("\x1b[H", "\n"))
     assert (process.returncode, err) == (0, b"")
+    assert " charged today · 0 open breakers" in text, "the title takes a second line"
     assert b"\x1b[?1049h" in shown
     assert b"\x1b[?1049l" in shown
     assert max(len(line.rstrip()) for part in text.split("\n") for line in part.split("\r")) <= 50
@@ -185,7 +201,7 @@ def test_a_warning_does_not_disturb_the_picture_and_is_not_lost(shell: Shell, sn
     with RedisServer() as server:
         process: Process[bytes] = Process(
             "curtsy.cli", "top", "--every", "50ms", "--store", server.url, text=False, cwd=shell.project,
-            env={**shell.env, "TERM": "xterm-256color", "COLUMNS": "70", "LINES": str(lines)},
+            env={**shell.env, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": str(lines)},
             stdin=follower, stdout=follower, stderr=follower,
         )  # fmt: skip
         os.close(follower)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,36 @@ def test_the_workers_of_a_job_are_one_crawl() -> None:
     assert whole.hosts == (CrawledHost("x.example", "fetching", 8, 8, None, 1),)
     assert found.oldest_lease == 9.0
     assert [each.worker for each in found.lost] == ["c"]
+
+
+def test_the_least_time_of_several_workers_is_told_while_none_knows_the_time_left() -> None:
+    """Issue 18: each estimates as if it were alone with the queue"""
+    unknown = [record("a", seconds_left_at_least=60.0), record("b", seconds_left_at_least=30.0)]
+    known = record("c", seconds_left=40.0)
+
+    whole, with_known = view(*unknown).whole, view(*unknown, known).whole
+
+    assert (whole.seconds_left, whole.seconds_left_at_least) == (None, pytest.approx(20.0))
+    assert (with_known.seconds_left, with_known.seconds_left_at_least) == (pytest.approx(40.0), None)
+
+
+async def test_the_least_time_is_published_while_the_queue_grows(site: Site, tmp_path: Path) -> None:
+    """Issue 18: as the crawl's own progress shows it"""
+    site.on("/*", lambda visit: Reply(body="".join(f'<a href="{visit.path}{name}/">' for name in "abcdefgh")))
+    url = f"sqlite:///{tmp_path}/state.sqlite"
+    manners = {"preset": "own", "allow_private": True, "cache": False, "delay": 0.2, "concurrency": 1}
+
+    with closing(open_store(url)) as store:
+        async with acrawl(site.url("/"), store=url, **manners) as crawl:
+            running = asyncio.ensure_future(crawl.run())
+            await until(lambda: any(each.whole.seconds_left_at_least for each in read_crawls(store)), every=0.1)
+            [seen] = read_crawls(store)
+            crawl.stop()
+            await running
+        [after] = read_crawls(store)
+
+    assert (seen.whole.seconds_left, seen.whole.seconds_left_at_least) == (None, pytest.approx(30.0, abs=29.0))
+    assert after.whole.seconds_left_at_least is None
 
 
 def test_crawls_of_one_process_each_stay_apart() -> None:

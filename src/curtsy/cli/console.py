@@ -235,6 +235,18 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def packed(figures: Sequence[str], width: int) -> list[str]:
+    """Return the figures as lines of at most `width` columns; a figure is not broken."""
+    lines = [figures[0]]
+    for figure in figures[1:]:
+        longer = f"{lines[-1]} · {figure}"
+        if len(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(figure)
+    return lines
+
+
 # --- The library's log (N1)
 
 

@@ -226,25 +226,13 @@ def whole(
         waits = "stopping after the current requests"
     elif snapshot.waiting_for is not None:
         waits = f"waiting: {console.plain(snapshot.waiting_for)}{_trouble(snapshot, label)}"
-    lines = [Text(line) for line in _packed(figures, width)]
+    lines = [Text(line) for line in console.packed(figures, width)]
     lines[0].stylize("bold", 0, len(figures[0]))
     more = ["" if snapshot.before is None else _in_all(snapshot.totals), waits]
     lines += [
         Text(line, style="dim") for text in more for line in textwrap.wrap(text, max(1, width), break_on_hyphens=False)
     ]
     return lines if waits else [*lines, Text()]  # so that the view keeps its height between two waits
-
-
-def _packed(figures: Sequence[str], width: int) -> list[str]:
-    """Return the figures as lines of at most `width` columns; a figure is not broken."""
-    lines = [figures[0]]
-    for figure in figures[1:]:
-        longer = f"{lines[-1]} · {figure}"
-        if len(longer) <= width:
-            lines[-1] = longer
-        else:
-            lines.append(figure)
-    return lines
 
 
 def _trouble(snapshot: CrawlSnapshot, label: Callable[[str], str] = str) -> str:

@@ -16,7 +16,7 @@ from curtsy.cli.command import DOMAIN, command, duration
 from curtsy.cli.context import CommandContext
 from curtsy.cli.status import hosts_table
 from curtsy.core.crawl_messages import limit_of
-from curtsy.core.time import span
+from curtsy.core.time import roughly, span
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -131,10 +131,11 @@ def _view(
     ]
     if found.is_complete:  # the sum of a part would mislead
         words.insert(2, f"{sum(view.requests_today for view in hosts):,} charged today")
-    title = console.text(("curtsy top", "bold"), f"  {' · '.join(words)}")
+    title, *more = console.packed([f"curtsy top  {words[0]}", *words[1:]], width)
+    heading = console.text(("curtsy top", "bold"), title.removeprefix("curtsy top"))
     warning = console.text((console.plain(" ".join(told.split())), "yellow"))
-    parts: list[RenderableType] = [_line(title), _line(warning)]
-    room = height - 4
+    parts: list[RenderableType] = [_line(heading), *(_line(console.text(line)) for line in more), _line(warning)]
+    room = height - 4 - len(more)
     if crawls:
         first = crawls[: max(1, room // 3)]
         parts.append(_crawls(first))
@@ -184,11 +185,17 @@ def _crawls(crawls: list[CrawlView]) -> RenderableType:
             "rate": f"{each.rate:.3g}/s" if is_running else "",
             "queue": f"{each.queued:,}",
             "failed": f"{each.failed:,}",
-            "left": span(each.seconds_left) if is_running and each.seconds_left else "",
+            "left": _left(each) if is_running else "",
             "hosts": f"{len(each.hosts):,}",
         }
         table.add_row(*(cells[name] for name in shown))
     return table
+
+
+def _left(crawl: CrawlRecord) -> str:
+    if crawl.seconds_left:
+        return span(crawl.seconds_left)
+    return f"at least {roughly(crawl.seconds_left_at_least)}" if crawl.seconds_left_at_least else ""
 
 
 def _state(crawl: CrawlRecord) -> Text:

@@ -106,6 +106,9 @@ class CrawlRecord(Record, frozen=True, tag="crawl"):
     seconds_left_in_all: float | None = None
     """Seconds until all is done, if the budget of the day ends first; else None."""
 
+    seconds_left_at_least: float | None = None
+    """Seconds that the queue takes, if `seconds_left` is unknown because the queue grows; else None."""
+
     @property
     def is_running(self) -> bool:
         """Return whether the crawl has not ended, by its last record."""

@@ -107,6 +107,7 @@ class CrawlPublisher:
             rate=snapshot.rate,
             seconds_left=snapshot.time_left,
             seconds_left_in_all=snapshot.time_left_in_all,
+            seconds_left_at_least=snapshot.time_left_at_least,
             waiting_for=snapshot.waiting_for,
             hosts=tuple(hosts),
             ended=ended,

@@ -142,7 +142,7 @@ def _sum(records: Sequence[CrawlRecord], present: Sequence[CrawlRecord], states:
     latest = max(present or records, key=lambda each: each.updated_at)
     cached = sum(each.cached for each in records)
     leases = [each.oldest_lease_at for each in present if each.oldest_lease_at is not None]
-    left = [each.seconds_left for each in present if each.seconds_left]
+    left = _shared_time(each.seconds_left for each in present)
     seeds = dict.fromkeys(seed for each in records for seed in each.seeds)
     return msgspec.structs.replace(
         latest,
@@ -156,11 +156,11 @@ def _sum(records: Sequence[CrawlRecord], present: Sequence[CrawlRecord], states:
         bytes=sum(each.bytes for each in records),
         in_flight=sum(each.in_flight for each in present),
         rate=sum(each.rate for each in present),
-        # Each worker estimates as if it were alone with the queue.
-        seconds_left=1 / sum(1 / each for each in left) if left else latest.seconds_left,
+        seconds_left=left or latest.seconds_left,
         seconds_left_in_all=max(
             (each.seconds_left_in_all for each in present if each.seconds_left_in_all), default=None
         ),
+        seconds_left_at_least=None if left else _shared_time(each.seconds_left_at_least for each in present),
         waiting_for=latest.waiting_for if all(each.waiting_for for each in present) else None,
         seeds=tuple(seeds)[:MOST_SEEDS],
         hosts=_hosts(records),
@@ -168,6 +168,12 @@ def _sum(records: Sequence[CrawlRecord], present: Sequence[CrawlRecord], states:
         oldest_lease_at=min(leases, default=None),
         progress_at=max(each.progress_at for each in records),
     )
+
+
+def _shared_time(lefts: Iterable[float | None]) -> float | None:
+    """Return the seconds that workers need together. Each estimates them as if it were alone with the queue."""
+    rates = [1 / each for each in lefts if each]
+    return 1 / sum(rates) if rates else None
 
 
 def _hosts(records: Sequence[CrawlRecord]) -> tuple[CrawledHost, ...]:

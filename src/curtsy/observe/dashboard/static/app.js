@@ -7,7 +7,7 @@ const ROWS = 50;
 const WINDOW = 60; // seconds of the present rate
 const NOW_AND_THEN = 5000; // milliseconds between two reads of data that seldom changes
 
-import { brief, clock, count, h, mark, meter, part, plural, put, rate, size, span, svg, words } from "./basics.js";
+import { brief, clock, count, h, mark, meter, part, plural, put, rate, roughly, size, span, svg, words } from "./basics.js";
 import { Plots, total } from "./plots.js";
 
 const $ = (id) => document.getElementById(id);
@@ -314,7 +314,8 @@ function makeCrawl(crawl) {
     put(parts.left, is_over ? words({ finished: "Finished", stopped: "Stopped" }, each.state)
       : silent > 30 ? `Not heard of for ${span(silent)}`
       : each.seconds_left !== null ? `About ${span(Math.max(0, each.seconds_left - silent))} left`
-        + (each.seconds_left_in_all === null ? "" : ` today, ${span(each.seconds_left_in_all)} in all`)
+        + (each.seconds_left_in_all === null ? "" : ` today, ${roughly(each.seconds_left_in_all)} in all`)
+      : each.seconds_left_at_least !== null ? `At least ${roughly(Math.max(1, each.seconds_left_at_least - silent))} left`
       : each.waiting_for ? `Waiting: ${each.waiting_for}` : "Running");
     const percent = each.state === "finished" ? 100 : Math.round(share * 100);
     parts.bar.style.width = `${percent}%`;

@@ -20,6 +20,12 @@ export function span(seconds) {
   return `${days} day${days > 1 ? "s" : ""}${hours % 24 ? ` ${hours % 24} h` : ""}`;
 }
 
+// An estimate: in whole minutes from two minutes on, in whole days from two days on.
+export function roughly(seconds) {
+  const unit = [86400, 3600, 60].find((each) => seconds >= 2 * each);
+  return span(unit ? Math.round(seconds / unit) * unit : seconds);
+}
+
 export const brief = (seconds) => (seconds < 0.0005 ? "under 1 ms" : seconds < 1 ? `${Math.round(seconds * 1000)} ms` : seconds < 100 ? `${seconds.toFixed(1)} s` : span(seconds));
 
 export const clock = (at) => new Date(at * 1000).toLocaleTimeString("en", { hourCycle: "h23" });
