@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from curtsy.client import AsyncClient
 from curtsy.core import crawl_messages, plan_messages
 from curtsy.crawling.outputs.skipped import SkippedCsv
 from curtsy.crawling.start import acrawl
 from tests.crawling.web import QUICK, crawled, html
+from tests.support.polling import until
 from tests.support.site import Reply, Site, dripping, hang, redirect
 from tests.support.snapshot import Snapshot
 
@@ -133,6 +135,32 @@ async def test_a_crawl_says_why_a_url_waits_for_its_retry_while_others_are_queue
 
     assert crawl_messages.retries({"timeout": 1}) == seen.waiting_for
     assert site.count("/slow") == 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_crawl_says_that_others_hold_the_slot_that_its_requests_wait_for(
+    site: Site, tmp_path: Path, snapshot: Snapshot, workers: int
+) -> None:
+    """P1, Issue 18: from its first seconds, and as after a kill; nothing is requested meanwhile"""
+    site.on("/slow", lambda visit: hang())
+    manners = {**QUICK, "concurrency": 1, "global_qps": 100.0, "store": f"sqlite:///{tmp_path}/state.sqlite"}
+
+    async with AsyncClient(**manners) as other, acrawl(site.url("/"), **manners, workers=workers) as crawl:
+        holding = asyncio.ensure_future(other.fetch(site.url("/slow")))
+        await until(lambda: site.count("/slow"))
+        running = asyncio.ensure_future(crawl.run())
+        async for seen in crawl.snapshots(0.05):
+            if seen.waiting_for is not None and seen.elapsed > 0.5:
+                break
+        crawl.stop()
+        crawl.stop()
+        await running
+        holding.cancel()
+
+    assert seen.waiting_for is not None
+    assert seen.elapsed < 5.0
+    snapshot(seen.waiting_for)
+    assert site.paths() == ["/robots.txt", "/slow"]
 
 
 async def test_a_page_that_takes_longer_than_the_timeout_names_the_setting(

@@ -104,12 +104,17 @@ def late(url: Url, answer: Late | None) -> str:
     if answer is not None:
         why = f"its request is allowed in {span(answer.needed)} at the earliest, after the deadline"
         if answer.because == "in_flight":
-            why = f"{SLOT_HELD}; its slot is free in {span(answer.needed)} at the latest, after the deadline"
+            why = f"{slot_held(answer.needed)}, after the deadline"
     return f"not fetching {url.text} in time: {why}. Allow more time, or try again later."
 
 
 SLOT_HELD = "another request to it is in flight, or was when its process was killed"
 """Why a host waits for a slot."""
+
+
+def slot_held(seconds: float) -> str:
+    """Describe the wait for a slot of a host. `seconds` is the time until it is free at the latest."""
+    return f"{SLOT_HELD}; its slot is free in {span(seconds)} at the latest"
 
 
 def closed(url: str) -> str:

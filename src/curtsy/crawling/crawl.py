@@ -10,10 +10,11 @@ from typing import Any, Self
 from curtsy.client import AsyncClient, session_of
 from curtsy.core.crawl_messages import retries, waits
 from curtsy.core.errors import CurtsyError, PolicyError
+from curtsy.core.messages import slot_held
 from curtsy.core.url import Url, parse_url
 from curtsy.crawling.committer import Committer, leftovers
 from curtsy.crawling.crawler import Crawler
-from curtsy.crawling.estimate import CrawlPlan, Estimate, Observed, TimeLeft, plan
+from curtsy.crawling.estimate import CrawlPlan, Estimate, Observed, TimeLeft, plan, slots_held
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.protocol import AsyncFrontier, HostQueue
 from curtsy.crawling.jobs import (
@@ -39,6 +40,12 @@ from curtsy.system.log import LibraryLogger, library_logger
 from curtsy.system.threads import Once
 
 _log: LibraryLogger = library_logger("crawl")
+
+LONG_WAIT = 1.0
+"""Seconds without a request after which a snapshot checks whether others hold the slots of the hosts."""
+
+MOST_HELD = 100
+"""Maximum number of hosts whose slots it checks."""
 
 
 class AsyncCrawl:
@@ -86,6 +93,8 @@ class AsyncCrawl:
             lambda: self._session.policies, options.patience, options.max_pages, is_offline=self._session.is_offline
         )
         self._publisher = CrawlPublisher(self._session, job, name, lambda: self.seeds, self.snapshot)
+        self._held: dict[str, float] = {}
+        """Hosts whose slots others held at the last snapshot, with the seconds until one is free at the latest."""
         self._queues: list[HostQueue] = []
         """Host queues at the last snapshot. After the end: the remaining queues."""
         self.is_reported = False
@@ -181,6 +190,7 @@ class AsyncCrawl:
         """Return the progress, with the state of at most `hosts` hosts."""
         if not self._is_closed:
             self._queues = await self.frontier.busiest(hosts)
+            self._held = await self._held_slots()
         return self.last_snapshot(hosts)
 
     def last_snapshot(self, hosts: int = 50) -> CrawlSnapshot:
@@ -207,6 +217,18 @@ class AsyncCrawl:
             oldest_lease=None if (oldest := crawler.fetches.oldest_at) is None else max(0.0, now - oldest),
             job_pages=self.frontier.pages,
         )
+
+    async def _held_slots(self) -> dict[str, float]:
+        """Return the hosts that running fetches wait for because others hold their slots: other or killed processes."""
+        fetches, store = self._crawler.fetches, self._session.store
+        oldest_at = fetches.oldest_at
+        if fetches.on_wire or oldest_at is None or store.held or self._session.timers.now() - oldest_at < LONG_WAIT:
+            return {}
+        hosts = dict.fromkeys(each.claimed.host for each in fetches.unanswered())
+        try:
+            return await slots_held(self._session, list(hosts)[:MOST_HELD])
+        except CurtsyError:  # the crawl itself reports errors of the store
+            return {}
 
     def _time_left(self, now: float, rows: Sequence[HostProgress]) -> TimeLeft:
         """Measure the progress, and return the time left. `rows` are the hosts with the longest queues."""
@@ -240,6 +262,9 @@ class AsyncCrawl:
         fetches = self._crawler.fetches
         if not fetches.on_wire and (again := retries(fetches.waiting_to_retry())) is not None:
             return again
+        if self._held and not fetches.on_wire:
+            host = min(self._held, key=self._held.__getitem__)
+            return f"{host}: {slot_held(self._held[host])}"
         if self._state() != "waiting":
             return None
         if (outlook := self.frontier.outlook()) is not None:
