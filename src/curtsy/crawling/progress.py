@@ -87,7 +87,7 @@ class CrawlTotals(msgspec.Struct):
     """Body bytes over the network."""
 
     seconds: float = 0.0
-    """Duration of all runs in seconds."""
+    """Duration of all runs in seconds; for a shared job, that of the worker that was at work the longest."""
 
     requisites: int = 0
     """Images, styles and other parts of pages."""
@@ -102,12 +102,16 @@ class CrawlTotals(msgspec.Struct):
 
 
 def together(several: Iterable[CrawlTotals]) -> CrawlTotals:
-    """Return the sum of several workers' totals, including their time."""
+    """Return the totals of a job: the sums over its workers, and the time of the one that was at work the longest.
+
+    Workers run side by side, so the sum of their times is no duration.
+    """
     whole: dict[str, Any] = {name: {} for name in ("skipped", "failed", "left_out")}
     totals = list(several)
     for name in CrawlTotals.__struct_fields__:
         values = [getattr(each, name) for each in totals]
         whole[name] = dict(sum(map(Counter, values), Counter())) if name in whole else sum(values)
+    whole["seconds"] = max((each.seconds for each in totals), default=0.0)
     return CrawlTotals(**whole)
 
 
