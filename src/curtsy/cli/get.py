@@ -89,8 +89,8 @@ CONCURRENCY = 32
 @click.pass_obj
 def get(
     given: CommandContext, urls: tuple[str, ...], output: Path | None, is_head: bool, is_raw: bool, is_json: bool,
-    is_verbose: bool, headers: tuple[tuple[str, str], ...], deadline: float | None, timeout: float | None, cookies: bool,
-    no_cache: bool, refresh: bool, offline: bool, render: bool, source: str | None, allow_http: bool,
+    is_verbose: bool, headers: tuple[tuple[str, str], ...], deadline: float | None, timeout: float | None,
+    cookies: bool, no_cache: bool, refresh: bool, offline: bool, render: bool, source: str | None, allow_http: bool,
     extract: tuple[str, ...],
 ) -> Exit:  # fmt: skip
     """Fetch pages politely, similar to curl.

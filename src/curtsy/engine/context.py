@@ -67,7 +67,7 @@ class HeldResources:
         self.open_ticket: Ticket | None = None
         """Settled ticket whose slot that body keeps, until `BodySlot` returns it."""
         self.on_wire = on_wire
-        """Callback for the start (True) and the end (False) of each request on the wire, with its reply if there is one."""
+        """Callback for the start (True) and the end (False) of each request on the wire, with its reply if any."""
         self.place = place
         """Callback before each request on the wire; the request waits for the awaitable it returns, if any."""
         self.ticket: Ticket | None = None
