@@ -107,6 +107,49 @@ def test_a_table_with_other_fields_is_refused_by_a_job_that_starts_anew(shell: S
     assert ((shell.project / "x.csv").read_bytes(), pages) == (before, 4)
 
 
+@pytest.mark.parametrize(
+    ("more", "differs"),
+    [
+        (("--extract", "name=h1"), "--extract"),
+        (("--match", "/p/", "--scope", "host"), "--scope and --match"),
+        (("--sitemaps",), ""),
+    ],
+    ids=["extract", "scope", "others"],
+)
+@pytest.mark.parametrize("kind", ["--jsonl", "--out", "--warc"])
+def test_a_file_of_another_crawl_is_named_with_it_and_with_what_makes_this_one_another(
+    shell: Shell, site: Site, kind: str, more: tuple[str, ...], differs: str, snapshot: Snapshot
+) -> None:
+    """U14: with the command that resumes the other; not with --restart either, because the job is another one"""
+    linked(site, 2)
+    words = ("crawl", site.url("/"), kind, "pages")
+    shell(*words)
+
+    refused = [shell(*words, *more, *last) for last in ((), ("--restart",))]
+
+    [owner] = shell("jobs", "ls", "--json").json
+    assert [done.code for done in refused] == [74, 74]
+    assert refused[0].err == refused[1].err
+    said, command = refused[0].err.splitlines()
+    assert owner["name"] in said
+    assert differs in said
+    assert command == f"  curtsy {' '.join(words)}"
+    if kind == "--jsonl":
+        snapshot(said.replace(owner["name"], "NAME"))
+
+
+def test_a_file_of_a_job_with_another_name_is_named_with_it(shell: Shell, site: Site) -> None:
+    """The two crawls differ in nothing else"""
+    linked(site, 2)
+    shell("crawl", site.url("/"), "--job", "one", "--jsonl", "pages.jsonl")
+
+    refused = shell("crawl", site.url("/"), "--job", "two", "--jsonl", "pages.jsonl")
+
+    assert refused.code == 74
+    assert "the job one" in line_with(refused.err, "pages.jsonl", "differs from that one in --job,")
+    assert refused.err.count("--job one") == 1
+
+
 def test_what_is_added_to_an_output_and_what_it_lacks_is_told(shell: Shell, site: Site, snapshot: Snapshot) -> None:
     """U14: at the start and at the end, in words and in JSON"""
     linked(site, 9)

@@ -35,7 +35,7 @@ from curtsy.cli.command import (
     worker_count,
 )
 from curtsy.cli.context import PATIENCE, CommandContext, Exit, handle_signals, leave, run
-from curtsy.cli.crawl_job import drop_unstarted, open_crawl, start_of, unsaved, written_messages
+from curtsy.cli.crawl_job import drop_unstarted, open_crawl, refusal, start_of, unsaved, written_messages
 from curtsy.cli.get import cache_options, make_folder, url_lines
 from curtsy.cli.urls import ALLOW_HTTP, complete_lines, complete_urls
 from curtsy.core.crawl_messages import deaths_in_run, job_in_use, not_extracted_in_run
@@ -64,6 +64,9 @@ class CrawlArguments:
 
     client: dict[str, Any]
     """Arguments of `AsyncClient`."""
+
+    is_offline: bool = False
+    """True if the crawl replays the cache."""
 
     job: str = ""
     """Name or folder of the job; empty if nothing is kept."""
@@ -227,7 +230,10 @@ def crawl(context: click.Context, /, **words: Any) -> Exit:
     try:
         return run(lambda: _crawl(given, wanted))
     except NotWritten as error:  # before the first page
-        console.say(str(error))
+        message, command = refusal(
+            error, wanted.job, wanted.seeds.head, wanted.options, is_named=wanted.is_named, is_offline=wanted.is_offline
+        )
+        console.say(message, command=command)
         return Exit.OUTPUT
     finally:
         if wanted.job:
@@ -290,7 +296,7 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
     own = "" if words["no_job"] else default_name(seeds.head, made, _sources(words), is_offline=is_offline)
     name = words["job"] or own
     return CrawlArguments(
-        seeds, options, client, name, words["job"] is not None, words["restart"], files, writing, words["is_durable"],
+        seeds, options, client, is_offline, name, words["job"] is not None, words["restart"], files, writing, words["is_durable"],
         words["is_json"], words["metrics_port"], words["workers"], arguments,
     )  # fmt: skip
 

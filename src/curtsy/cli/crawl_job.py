@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from curtsy.cli import console
 from curtsy.core.crawl_messages import has_enough, output_lacks
-from curtsy.core.errors import StoreError
+from curtsy.core.errors import NotWritten, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -149,6 +149,26 @@ def unsaved(start: JobStart, error: StoreError) -> JobStart | None:
         remove(folder_of(start.name))
     console.say(f"{error} The crawl is not saved, so it cannot be resumed.")
     return JobStart("")
+
+
+def refusal(
+    error: NotWritten, name: str, seeds: Sequence[str], options: Mapping[str, Any], *, is_named: bool, is_offline: bool
+) -> tuple[str, str | None]:
+    """Return the message for an output that cannot be opened, and the command of the job that owns the file, if known.
+
+    `name` is the job of the crawl, empty without one; `options` are arguments of `CrawlOptions`.
+    """
+    from curtsy.crawling.jobs import COMMAND, UNNAMED, differences, folder_of, writer_of
+    from curtsy.crawling.options import CrawlOptions
+    from curtsy.crawling.outputs.append_file import ForeignFile, file_of_other_job
+
+    job = writer_of(error.output) if isinstance(error, ForeignFile) else None
+    if job is None or job.name == name or not (command := job.notes.get(COMMAND)):
+        return str(error), None
+    differ = differences(job, seeds, CrawlOptions(**options), is_offline=is_offline)
+    if not differ and (is_named or not (folder_of(job.name) / UNNAMED).exists()):
+        differ = ["--job"]
+    return file_of_other_job(str(error.path), job.name, differ), str(command)
 
 
 def drop_unstarted(name: str) -> None:

@@ -13,7 +13,7 @@ import os
 import select
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import FileIO
 from typing import Any, TypeVar
 
@@ -143,7 +143,7 @@ class AppendFile:
                 self._head = _read_at(file, 0, min(end.size, HEAD))
                 self._tail = _read_at(file, max(0, end.size - TAIL), min(end.size, TAIL))
             elif found:
-                raise foreign(self.path)
+                raise ForeignFile(self.path)
         self.flushed, self._written, self.entries = end, end.size, end.entries
 
     def _resumed(self, file: FileIO, flushed: End, found: int, whole: Whole) -> End:
@@ -357,12 +357,29 @@ def _lasting(message: str, path: str | None = None) -> NotWritten:
     return NotWritten(message, path, is_lasting=True)
 
 
-def foreign(path: str) -> NotWritten:
-    """Return the error for an existing file or folder that this crawl did not write."""
-    return _lasting(
-        f"{path} is there already and was not written by this crawl, so it is left as it is. A crawl continues only "
-        'the files of its own job (job="NAME", --job NAME). Choose another name, or move it away.',
-        path,
+class ForeignFile(NotWritten):
+    """Existing file or folder that this crawl did not write."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} is there already and was not written by this crawl, so it is left as it is. A crawl continues "
+            'only the files of its own job (job="NAME", --job NAME). Choose another name, or move it away.',
+            path,
+            is_lasting=True,
+        )
+        self.output = ""
+        """Name of the output that is written there."""
+
+    def __reduce__(self) -> tuple[type[ForeignFile], tuple[str | None], dict[str, Any]]:
+        return type(self), (self.path,), self.__dict__  # the default would pass the message as the path
+
+
+def file_of_other_job(path: str, job: str, differences: Sequence[str]) -> str:
+    """Describe an output that another job has written. The command line of that job belongs below it."""
+    differ = " and ".join(differences) or "an option that defines what is crawled"
+    return (
+        f"{path} was written by another crawl, the job {job}, and is left as it is. This command differs from that one "
+        f"in {differ}, so it is a crawl of its own. Name another file for it, or move that one away. The command of that crawl:"
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from curtsy.crawling.outputs.append_file import End, foreign, read_state
+from curtsy.crawling.outputs.append_file import End, ForeignFile, read_state
 from curtsy.crawling.outputs.jsonlines import encode, entry_of
 from curtsy.crawling.outputs.protocol import FileOutput
 from curtsy.crawling.results import CrawledPage
@@ -104,7 +104,7 @@ class Folder(FileOutput):
         later: list[str] = []
         if flushed is None:
             if os.path.isdir(self.path) and set(os.listdir(self.path)) - {INDEX}:
-                raise foreign(self.path)
+                raise ForeignFile(self.path)
         elif os.path.exists(self._file.path):
             later = _files_after(self._file.path, flushed.size)
         super()._open(state)

@@ -27,7 +27,7 @@ from curtsy.core.errors import NotWritten
 from curtsy.core.fetch_state import redirect_target
 from curtsy.core.request import Response
 from curtsy.core.url import Url, parse_url
-from curtsy.crawling.outputs.append_file import foreign, read_state
+from curtsy.crawling.outputs.append_file import ForeignFile, read_state
 from curtsy.crawling.outputs.folder import create_whole
 from curtsy.crawling.outputs.mirror_index import INDEX, MirrorFile, MirrorIndex
 from curtsy.crawling.outputs.mirror_links import converted, has_links
@@ -79,7 +79,7 @@ class Mirror(FileOutput):
         before = read_state(self.name, state, MirrorState)
         os.makedirs(self.path, exist_ok=True)
         if set(os.listdir(self.path)) - {INDEX, f"{INDEX}.lock"} and not os.path.lexists(self._index.path):
-            raise foreign(self.path)
+            raise ForeignFile(self.path)
         self._folders.clear()
         self._index.open()
         with self._index.use():

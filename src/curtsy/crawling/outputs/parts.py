@@ -30,7 +30,7 @@ import msgspec
 
 from curtsy.core.errors import NotWritten, PolicyError
 from curtsy.core.time import span
-from curtsy.crawling.outputs.append_file import AppendFile, End, foreign, not_written, read_state, whole_lines
+from curtsy.crawling.outputs.append_file import AppendFile, End, ForeignFile, not_written, read_state, whole_lines
 from curtsy.crawling.outputs.jsonlines import BodyForm, JsonLines
 from curtsy.crawling.outputs.parquet import check_parquet, write_parquet
 from curtsy.crawling.outputs.part_storage import destination_of, is_url
@@ -244,7 +244,7 @@ class Parts(FileOutput):
     def check_new(self) -> None:
         """Raise NotWritten if there are parts of the same name, or if the destination cannot be written."""
         if self._destination.size(self._manifest_name) or self._destination.size(self._name_of(1)) is not None:
-            raise foreign(f"{self._destination.shown}/{self._name_of(1)}")
+            raise ForeignFile(f"{self._destination.shown}/{self._name_of(1)}")
         with tempfile.TemporaryDirectory() as folder:  # a wrong address is reported now, not with the first part
             path = os.path.join(folder, MANIFEST)
             open(path, "wb").close()

@@ -11,7 +11,15 @@ import msgspec
 
 from curtsy.core.errors import NotWritten, PolicyError
 from curtsy.core.masking import mask_url
-from curtsy.crawling.outputs.append_file import STANDARD_OUTPUT, AppendFile, End, not_written, read_state, whole_lines
+from curtsy.crawling.outputs.append_file import (
+    STANDARD_OUTPUT,
+    AppendFile,
+    End,
+    ForeignFile,
+    not_written,
+    read_state,
+    whole_lines,
+)
 from curtsy.crawling.outputs.part_storage import is_url
 from curtsy.crawling.results import CrawledPage, SkippedUrl
 from curtsy.stores.url import check_path
@@ -133,6 +141,8 @@ class FileOutput:
             self.discard()
             if isinstance(error, OSError):
                 raise not_written(self.shown, error) from error
+            if isinstance(error, ForeignFile):
+                error.output = self.name
             raise
 
     def page(self, page: CrawledPage) -> None:

@@ -32,7 +32,7 @@ import msgspec
 from curtsy import __version__
 from curtsy.core.errors import PolicyError
 from curtsy.core.request import Headers
-from curtsy.crawling.outputs.append_file import AppendFile, End, foreign, read_state, whole_lines
+from curtsy.crawling.outputs.append_file import AppendFile, End, ForeignFile, read_state, whole_lines
 from curtsy.crawling.outputs.jsonlines import HIDDEN
 from curtsy.crawling.outputs.protocol import FileOutput, Written
 from curtsy.crawling.results import CrawledPage
@@ -152,7 +152,7 @@ class Warc(FileOutput):
     def _begin(self) -> None:
         for path in self._files().values():
             if os.path.getsize(path):
-                raise foreign(path)
+                raise ForeignFile(path)
         self._archive = uuid.uuid4()
         self._select(self._first)
         self._file.open(None, self._whole)
@@ -166,7 +166,7 @@ class Warc(FileOutput):
         later = {number: path for number, path in found.items() if number > state.file}
         for number, path in later.items():
             if not begins_with(path, self._beginning(number), self.gzip):
-                raise foreign(path)
+                raise ForeignFile(path)
         self._select(state.file)
         self._file.open(state.end, self._whole, is_exact=self.is_complete)
         self._payloads.open(state.payloads, whole_lines)
