@@ -224,6 +224,27 @@ def test_a_replay_leaves_an_unfinished_crawl_as_it_is(shell: Shell, site: Site) 
     assert len(names) == 2
 
 
+def test_the_command_that_resumes_a_replay_sets_its_cache_mode(shell: Shell, site: Site) -> None:
+    """N6: pasted without it, it would start a crawl of the site"""
+    linked(site, 9)
+    shell("crawl", site.url("/"))
+    site.clear()
+    words = f"crawl {site.url('/')} --max-pages"
+
+    text = shell(*words.split(), "4", **OFFLINE)
+    report = shell(*words.split(), "4", "--json", **OFFLINE)
+    shown = shell("jobs", "show", report.json["job"], "--json")
+    resumed = shell.bash(shown.json["resume"])
+    shell.settle("cache_mode: offline\n")
+    from_file = shell(*words.split(), "9", "--job", "mine", "--json")
+
+    command = f"CURTSY_CACHE_MODE=offline curtsy {words} 8"
+    assert text.err.splitlines()[-1] == f"  {command}"
+    assert (report.json["resume"], shown.json["resume"]) == (f"{command} --json",) * 2
+    assert (resumed.json["cached"], resumed.json["fetched"], site.journal) == (8, 0, [])
+    assert from_file.json["resume"] == f"curtsy {words} 18 --job mine --json"
+
+
 def test_a_job_with_a_name_is_resumed_only_online_or_only_offline(shell: Shell, site: Site, snapshot: Snapshot) -> None:
     """N6: a replay gives up what is not cached, for good"""
     linked(site, 9)

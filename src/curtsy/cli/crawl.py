@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from curtsy.crawling.progress import CrawlSummary, HostProgress
     from curtsy.crawling.seeds import Seeds
 
+OFFLINE = "CURTSY_CACHE_MODE"
+"""Environment variable by which a crawl replays the cache."""
+
 AT_ONCE = 3.0
 """Seconds to save finished work after a second signal."""
 
@@ -67,6 +70,9 @@ class CrawlArguments:
 
     is_offline: bool = False
     """True if the crawl replays the cache."""
+
+    variables: tuple[str, ...] = ()
+    """Environment variables that a command needs to resume the crawl offline, as `NAME=value`."""
 
     job: str = ""
     """Name or folder of the job; empty if nothing is kept."""
@@ -293,11 +299,13 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
     settings = ("max_pages_per_day", "max_requests_per_day", "timeout")
     client |= {name: words[name] for name in settings if words[name] is not None}
     is_offline = (client.get("cache_mode") or given.settings().cache_mode) == "offline"
+    is_by_variable = is_offline and given.settings().origin(None, "cache_mode").endswith(f" {OFFLINE}")
+    variables = (f"{OFFLINE}=offline",) if is_by_variable else ()
     own = "" if words["no_job"] else default_name(seeds.head, made, _sources(words), is_offline=is_offline)
     name = words["job"] or own
     return CrawlArguments(
-        seeds, options, client, is_offline, name, words["job"] is not None, words["restart"], files, writing, words["is_durable"],
-        words["is_json"], words["metrics_port"], words["workers"], arguments,
+        seeds, options, client, is_offline, variables, name, words["job"] is not None, words["restart"], files, writing,
+        words["is_durable"], words["is_json"], words["metrics_port"], words["workers"], arguments,
     )  # fmt: skip
 
 
@@ -375,7 +383,7 @@ async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
     # JSON lines on the same terminal would garble a live view.
     is_live = sys.stderr.isatty() and not (wanted.files.get("jsonl") == "-" and sys.stdout.isatty())
     async with crawl:
-        noted = {COMMAND: resuming(wanted.arguments), RENEWING: bool(start.client)}
+        noted = {COMMAND: resuming(wanted.arguments, variables=wanted.variables), RENEWING: bool(start.client)}
         if not await open_crawl(crawl, start, {output.name for output in outputs}, noted):
             return Exit.LATER
         with _metrics(crawl.client, wanted.metrics_port), open_display(is_live) as display:
@@ -416,7 +424,8 @@ def _conclude(wanted: CrawlArguments, summary: CrawlSummary, examples: Examples,
     from curtsy.cli.report import end_message, headline, resume_hint, resuming, show_reasons, show_resting
 
     is_resumable = wanted.job and summary.queued
-    resume = resuming(wanted.arguments, higher=summary.ended == "max_pages") if is_resumable else None
+    higher, variables = summary.ended == "max_pages", wanted.variables
+    resume = resuming(wanted.arguments, higher=higher, variables=variables) if is_resumable else None
     if wanted.is_json:
         console.write_json(
             {

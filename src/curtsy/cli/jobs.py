@@ -337,7 +337,9 @@ def _resume(job: Job) -> str | None:
     if not isinstance(line, str):
         return None
     limit = re.search(r"--(?:limit|max-pages)[ =](\d+)", line)
-    return resuming(shlex.split(line)[1:], higher=limit is not None and job.totals.pages >= int(limit[1]))
+    words = shlex.split(line)
+    place, higher = words.index("curtsy"), limit is not None and job.totals.pages >= int(limit[1])
+    return resuming(words[place + 1 :], higher=higher, variables=words[:place])
 
 
 def _show(job: Job, whole: dict[str, Any], server: str) -> None:

@@ -362,8 +362,11 @@ def resume_hint(summary: CrawlSummary, job: str) -> str | None:
     return f"{left}, saved. Resume{' with a higher limit' if summary.ended == 'max_pages' else when}:"
 
 
-def resuming(arguments: Sequence[str], *, higher: bool = False) -> str:
-    """Return the command line that resumes a crawl: without --restart, and with a doubled limit if `higher`."""
+def resuming(arguments: Sequence[str], *, higher: bool = False, variables: Sequence[str] = ()) -> str:
+    """Return the command line that resumes a crawl: without --restart, and with a doubled limit if `higher`.
+
+    `variables` are set before it: `NAME=value`.
+    """
     found: list[str] = []
     for each in arguments:
         if each == "--restart":
@@ -374,7 +377,7 @@ def resuming(arguments: Sequence[str], *, higher: bool = False) -> str:
         elif higher and found and found[-1] in LIMIT_OPTIONS and each.isdecimal():
             each = str(2 * int(each))
         found.append(each)
-    return f"curtsy {shlex.join(mask_url(each) for each in found)}"
+    return f"{' '.join([*variables, 'curtsy'])} {shlex.join(mask_url(each) for each in found)}"
 
 
 def exit_of(summary: CrawlSummary, seeds: Sequence[str], is_interrupted: bool, is_shared: bool = False) -> Exit:
