@@ -14,10 +14,15 @@ import pytest
 from curtsy.cache.disk import DiskCache
 from curtsy.cache.opening import open_cache
 from curtsy.cli.cache import SCREEN
+from curtsy.cli.trace import Progress, StepLines
+from curtsy.core.policy import Policies, Policy
+from curtsy.core.request import Request
+from curtsy.core.url import Url, parse_url
 from tests.cli.documented import FIELDS
-from tests.cli.shell import Shell
+from tests.cli.shell import Shell, stop
 from tests.support.pages import NOW, page
-from tests.support.site import Reply, Site, cut_short, encoded
+from tests.support.polling import block_until
+from tests.support.site import Reply, Site, cut_short, encoded, hang
 from tests.support.snapshot import Snapshot
 
 
@@ -224,7 +229,67 @@ def test_a_file_is_saved_whole_and_gone_on_with(shell: Shell, site: Site) -> Non
     assert not (shell.project / "other.bin").exists()
     assert shown.code == 0
     assert "100.0 KB" in shown.out or "100 KB" in shown.out
-    assert "100.0/100.0 KiB" in shown.out
+    assert "100 KB of 100 KB" in shown.out
+    assert "iB" not in shown.out
+
+
+@pytest.mark.parametrize("etag", ['"d"', None], ids=["resumed", "anew"])
+def test_a_download_that_is_stopped_says_what_is_kept_and_whether_it_is_resumed(
+    shell: Shell, site: Site, etag: str | None, snapshot: Snapshot
+) -> None:
+    """Q8, U15: without a version of the file, the bytes cannot be joined with later ones"""
+    content = bytes(range(256)) * 400
+    headers = {} if etag is None else {"ETag": etag}
+    site.reply("/data", Reply(200, content, headers=headers, stop_after=50_000, end="hang"))
+    words = ("download", site.url("/data"), "-o", "data.bin")
+    part = shell.project / "data.bin.part"
+
+    process = shell.start(*words)
+    block_until(lambda: part.exists() and part.stat().st_size == 50_000, process)
+    stopped = stop(process)
+    site.page("/data", content, etag=etag, ranges=True)
+    again = shell(*words, "--json")
+
+    assert (stopped.code, stopped.out) == (130, "")
+    snapshot(stopped.err)
+    assert (again.code, again.json["resumed_at"]) == (0, 50_000 if etag else 0)
+
+
+def test_a_download_that_fails_or_is_stopped_early_says_what_is_kept(shell: Shell, site: Site) -> None:
+    """Q8: nothing is promised of a file that did not begin"""
+    site.reply("/data", cut_short(bytes(100_000), 50_000))
+    site.reply("/slow", hang())
+
+    broken = shell("download", site.url("/data"), "-o", "data.bin", CURTSY_MAX_RETRIES="0")
+    process = shell.start("download", site.url("/slow"), "-o", "slow.bin")
+    block_until(lambda: bool(site.count("/slow")), process)
+    stopped = stop(process)
+
+    assert (broken.code, broken.err.count("data.bin.part")) == (1, 1)
+    assert (stopped.code, stopped.err.count("slow.bin"), ".part" in stopped.err) == (130, 1, False)
+
+
+@pytest.mark.parametrize("kind", [Progress, StepLines])
+def test_a_long_download_writes_a_line_now_and_then(
+    kind: type[Progress | StepLines], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """U15: standard error is no terminal here"""
+    now, found = 0.0, parse_url("https://example.org/data")
+    assert isinstance(found, Url)
+    trace = kind(Policies(Policy()), clock=lambda: now)
+    trace.sends(Request(found))
+    capsys.readouterr()
+
+    for now in range(0, 31, 2):
+        trace.receives(2048 * (now + 1), 204_800)
+    trace.receives(204_800, None)
+
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("] ")[2] or line.removeprefix("curtsy: ") for line in lines] == [
+        "22.0 KB of 200 KB, 2.0 KB/s, about 1 min 29 s left",
+        "42.0 KB of 200 KB, 2.0 KB/s, about 1 min 19 s left",
+        "62.0 KB of 200 KB, 2.0 KB/s, about 1 min 9 s left",
+    ]
 
 
 def test_a_forbidden_file_is_not_saved(shell: Shell, site: Site) -> None:

@@ -394,17 +394,36 @@ def download(
     [url] = complete_urls(given, [url], allow_http)
     is_there = output.exists()
     saving = {"max_size": max_size, "deadline": deadline, "decode": decode}
-    result = run(lambda: _download(given, url, output, is_verbose, cookies, saving))
+    try:
+        result = run(lambda: _download(given, url, output, is_verbose, cookies, saving))
+    except KeyboardInterrupt:
+        console.say(_kept(url, output, decode) or f"stopped; nothing of {output} has arrived yet.")
+        raise
     if is_json:
         names = ("ok", "url", "size", "sha256", "resumed_at", "status", "reason", "message", "retry_after")
         console.write_json({"path": str(result.path)} | {name: getattr(result, name) for name in names})
     if not result.ok:
         console.say(result.message)
+        if (kept := _kept(url, output, decode)) is not None:
+            console.say(kept)
     elif not is_json:
         resumed = f", {console.size(result.resumed_at)} of it from an earlier attempt" if result.resumed_at else ""
         replaced = ", in place of the earlier file" if is_there else ""
         console.say(f"{output}: {console.size(result.size)}{resumed}{replaced}, SHA-256 {result.sha256}.")
     return exit_for(result.reason, result.retry_after)
+
+
+def _kept(url: str, output: Path, decode: bool) -> str | None:
+    """Return what an unfinished download has left, and whether the same command resumes it; None if it left nothing."""
+    from curtsy.engine.download import Part
+
+    part = Part(url, output, None, decode)
+    if not part.size:
+        return None
+    kept = f"{console.size(part.size)} are kept in {output}.part"
+    if part.is_resumable:
+        return f"{kept}. The same command resumes the download, if the server supports that."
+    return f"{kept}, but the server named no version of the file. The same command starts over."
 
 
 async def _download(

@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
@@ -40,6 +40,9 @@ SLOW_STORE = 1.0
 
 SHORTEST = 0.05
 """Seconds below which a wait is not shown."""
+
+LINES = 10.0
+"""Seconds between two lines on the progress of a download."""
 
 UPPER_BOUNDS = ("in_flight", "trial")
 """Causes of waits whose seconds are the time until a lease expires: the wait ends with the other request."""
@@ -174,11 +177,45 @@ class _TracedSink:
         self._trace.receives(self._came, self._total)
 
 
+class DownloadLines:
+    """Progress of a download as lines of text, one every few seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._told_at = clock()
+        self._told_size = 0
+
+    def begin(self) -> None:
+        """Start to count the time before the next line."""
+        self._told_at, self._told_size = self._clock(), 0
+
+    def line(self, size: int, total: int | None) -> str | None:
+        """Return the line for `size` bytes so far, of `total` if that is known; None if the last one is recent."""
+        passed = self._clock() - self._told_at
+        if not self._told_size:
+            self._told_size = size  # a resumed download has bytes of the earlier attempt
+        if passed < LINES:
+            return None
+        rate = (size - self._told_size) / passed
+        self._told_at, self._told_size = self._clock(), size
+        words = [_received(size, total, rate)]
+        if total is not None and rate:
+            words.append(f"about {span(max(1.0, round((total - size) / rate)))} left")
+        return ", ".join(words)
+
+
+def _received(size: int, total: int | None, rate: float | None) -> str:
+    """Return how much of a download has arrived, and its rate in bytes per second if that is known."""
+    whole = "" if total is None else f" of {console.size(total)}"
+    return f"{console.size(size)}{whole}" + ("" if rate is None else f", {console.size(rate)}/s")
+
+
 class StepLines(Trace):
     """Trace that writes each step as a line on standard error, with the seconds since the start."""
 
-    def __init__(self, policies: Policies) -> None:
+    def __init__(self, policies: Policies, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(policies)
+        self._download = DownloadLines(clock)
         self._began = time.monotonic()
         self._asked: Counter[str] = Counter()
         """Number of requests by method and URL."""
@@ -240,6 +277,12 @@ class StepLines(Trace):
         if self._asked[key] > 1:
             words += f" (attempt {self._asked[key]})"
         self.line(key + words)
+        self._download.begin()
+
+    def receives(self, size: int, total: int | None) -> None:
+        """Write the progress of a download now and then."""
+        if (words := self._download.line(size, total)) is not None:
+            self.line(words)
 
     def gets(self, reply: Reply, took: float) -> None:
         """Write a reply."""
@@ -257,10 +300,11 @@ class StepLines(Trace):
 
 
 class Progress(Trace):
-    """Trace that shows the current step on a terminal, or the progress of a download; silent elsewhere."""
+    """Trace that shows the current step on a terminal; elsewhere, only a long download writes lines."""
 
-    def __init__(self, policies: Policies) -> None:
+    def __init__(self, policies: Policies, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(policies)
+        self._lines = DownloadLines(clock)
         self._is_shown = sys.stderr.isatty()
         self._live: Live | None = None
         self._bar: Columns | None = None
@@ -284,19 +328,22 @@ class Progress(Trace):
     def sends(self, request: Request) -> None:
         """Show a request."""
         self._show(f"{request.method} {request.url.text}")
+        self._lines.begin()
 
     def receives(self, size: int, total: int | None) -> None:
-        """Show the progress of a download as a bar."""
+        """Show the progress of a download as a bar, or as lines without a terminal."""
+        if not self._is_shown and (words := self._lines.line(size, total)) is not None:
+            console.say(words)
         if self._bar is None and self._is_shown:
-            from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
+            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Columns
 
-            parts = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
-            bar = Columns(*parts, console=console.err())
-            bar.add_task("")
+            bar = Columns(BarColumn(), TextColumn("{task.fields[received]}"), TimeRemainingColumn(), console=console.err())
+            bar.add_task("", received="")
             self._show("", bar=bar)
         if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], total=total, completed=size)
+            words = _received(size, total, self._bar.tasks[0].speed)
+            self._bar.update(self._bar.task_ids[0], total=total, completed=size, received=words)
 
     def _show(self, text: str, seconds: float = 0.0, bar: Columns | None = None) -> None:
         self._text, self._until, self._bar = text, time.monotonic() + seconds, bar

@@ -160,14 +160,23 @@ class Part:
         unfit = ("range", "if-range", "accept-encoding")
         fields = [each for each in request.headers.fields if each[0].lower() not in unfit]
         fields.append(("Accept-Encoding", "identity"))  # ranges of encoded bodies cannot be joined
-        note, size = self._read_note(), self.size
-        if note is not None and note.coding is not None and self.decodes:
-            note = None  # the stored bytes are encoded and can no longer be decoded
-        validator = None if note is None else (note.etag or note.last_modified)
-        self._asked_by = note if size and validator else None
-        if size and validator:
-            fields += [("Range", f"bytes={size}-"), ("If-Range", validator)]
+        note, size = self._usable_note(), self.size
+        self._asked_by = note if size else None
+        if size and note is not None:
+            fields += [("Range", f"bytes={size}-"), ("If-Range", note.etag or note.last_modified or "")]
         return Request(request.url, request.method, Headers(fields), request.body)
+
+    @property
+    def is_resumable(self) -> bool:
+        """Return whether the next download requests only the missing bytes."""
+        return self.size > 0 and self._usable_note() is not None
+
+    def _usable_note(self) -> _Note | None:
+        """Return the note if its version can be requested; None otherwise."""
+        note = self._read_note()
+        if note is None or (note.coding is not None and self.decodes):  # encoded bytes can no longer be decoded
+            return None
+        return note if note.etag or note.last_modified else None
 
     def begin(self, status: int, headers: Headers) -> bool:
         """Prepare for a body. Bodies other than the file (error pages, redirects) are read and discarded."""
