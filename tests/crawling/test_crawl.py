@@ -416,6 +416,18 @@ async def test_session_ids_and_endless_paths_do_not_catch_it(site: Site) -> None
     assert done.totals.left_out["trap"] > 0
 
 
+async def test_the_rules_of_a_host_that_a_listing_links_to_are_read_once_and_are_no_page(site: Site) -> None:
+    """R1: other files that begin with a dot may be pages"""
+    site.robots("User-agent: *\nAllow: /\n")
+    graph(site, {"/": ["/robots.txt", "/.well-known/about", "/a"], "/.well-known/about": [], "/a": []})
+
+    paths, done = await crawled(site)
+
+    assert sorted(paths) == ["/", "/.well-known/about", "/a"]
+    assert site.count("/robots.txt") == 1
+    assert done.totals.left_out == {"robots_file": 1}
+
+
 # Its end.
 
 

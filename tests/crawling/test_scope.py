@@ -187,6 +187,17 @@ def test_what_is_plainly_no_page_is_left_out_unless_it_is_asked_for(name: str) -
         assert refuses(around("any", seed, files=[written]), "https://example.org/a.exe") == "file_type"
 
 
+def test_the_rules_of_a_host_are_no_page_unless_every_file_or_just_this_one_is_wanted() -> None:
+    """R1: a listing of the root directory links to them; other files with a dot are pages like any"""
+    seed, robots = "https://example.org/", "https://example.org/robots.txt"
+    others = ("a/robots.txt", "robots.txt?x=1", "?x=/robots.txt", ".htaccess", ".well-known/security.txt", "robots.html")
+
+    assert refuses(around("any", seed), robots) == "robots_file"
+    assert refuses(around("any", seed, files="all"), robots) is None
+    assert refuses(around("any", robots), robots) is None
+    assert [refuses(around("any", seed), f"{seed}{each}") for each in others] == [None] * len(others)
+
+
 def test_one_text_is_a_sequence_of_one() -> None:
     scope = Scope.around("https://example.org/", match="/docs/", skip="x$", domains="example.net", files="pdf")
 
@@ -387,6 +398,7 @@ def test_an_explanation_says_what_why_and_what_to_do(snapshot: Snapshot) -> None
         ("other_site", "https://other.test/x"),
         ("skipped", "https://example.org/print/1"),
         ("file_type", "https://example.org/a.pdf"),
+        ("robots_file", "https://example.org/robots.txt"),
     ):
         assert url in scope.explain(reason, url)
         snapshot(scope.explain(reason, url), reason)

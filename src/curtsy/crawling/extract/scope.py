@@ -18,7 +18,7 @@ For every kind, `domains` and the hosts under them belong to the crawl too. A do
 skips pages that only lead to matching pages. So give patterns for these too, as `match=[r"/category/",
 r"/item/\\d+"]`. Scrapy has separate rules to follow and to keep. 5. *File type*, by the ending of the path: images,
 archives, styles, documents and the like are skipped. `files` lists the endings that are wanted anyway. A URL with
-another ending (`.php`, `.v2`) or none counts as a page.
+another ending (`.php`, `.v2`) or none counts as a page. A robots.txt is none: a crawl reads it as rules.
 
 A seed is always fetched. Patterns are regular expressions, searched in the canonical URL: lower-case host, punycode,
 percent-encoded, no fragment.
@@ -62,6 +62,9 @@ NO_PAGES = frozenset(
 )
 """Endings of images, sound, video, fonts, archives, scripts, styles, data and documents."""
 
+_ROBOTS = "/robots.txt"
+"""Path of the rules of a host (RFC 9309, 2.3)."""
+
 _FOLDERS = 50
 """Folders of a URL that are compared with those of the seeds; a trap's URL may have a thousand."""
 
@@ -80,6 +83,7 @@ class OutOfScope(StrEnum):
     NOT_MATCHED = "not_matched"
     SKIPPED = "skipped"
     FILE_TYPE = "file_type"
+    ROBOTS_FILE = "robots_file"
     # By `traps.py`, not by a scope.
     TRAP = "trap"
     TOO_LONG = "too_long"
@@ -184,8 +188,11 @@ class Scope(msgspec.Struct, frozen=True, dict=True, rename={"max_depth": "depth"
                     break
             else:
                 return OutOfScope.NOT_MATCHED
-        if self.files != "all" and ending_of(url) in self._no_pages:
-            return OutOfScope.FILE_TYPE
+        if self.files != "all":
+            if ending_of(url) in self._no_pages:
+                return OutOfScope.FILE_TYPE
+            if url.endswith(_ROBOTS) and url.count("/") == 3:
+                return OutOfScope.ROBOTS_FILE
         return None
 
     def _is_inside(self, url: str) -> bool:
