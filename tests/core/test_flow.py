@@ -191,6 +191,25 @@ def test_when_not_even_robots_txt_may_be_asked_for_the_task_is_given_back(answer
     assert result.reason is (Reason.CIRCUIT_OPEN if isinstance(answer, No) else Reason.DEADLINE)
 
 
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        (Late(9.0), "https://example.org/robots.txt "),
+        (No(Reason.CLOSED, None), ""),
+        (No(Reason.DOMAIN_DENIED, None), ""),
+    ],
+)
+def test_a_robots_txt_that_is_not_admitted_is_the_cause_and_the_page_is_what_is_not_fetched(
+    answer: No | Late, cause: str
+) -> None:
+    """U4"""
+    message = Hand(claim=[Claimed(None)], enter=[answer]).carry(FetchRequest(URL)).message
+
+    assert message.startswith(f"not fetching {URL}")
+    assert message.count("robots.txt") == bool(cause)
+    assert cause in message
+
+
 @pytest.mark.parametrize("reason", [Reason.CLOSED, Reason.DEADLINE, Reason.ADDRESS_REFUSED])
 def test_a_client_that_is_closed_learns_nothing_of_robots_txt(reason: Reason) -> None:
     """R6: nor one without a free connection; after a redirect, too. A forbidden address does not mean no file."""

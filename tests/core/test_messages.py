@@ -38,6 +38,9 @@ from tests.support.snapshot import Snapshot
 FOUND = parse_url("https://example.org/private/a")
 assert isinstance(FOUND, Url)
 PAGE: Url = FOUND
+RULES = parse_url("https://example.org/robots.txt")
+assert isinstance(RULES, Url)
+ROBOTS: Url = RULES
 POLICY = Policy(timezone=UTC)
 DAY = 1_794_700_800  # 2026-11-15
 
@@ -53,7 +56,8 @@ def all_messages() -> dict[Reason, list[str]]:
         Reason.ROBOTS_UNREACHABLE: [messages.disallowed(PAGE, UNREACHABLE, "curtsy")],
         Reason.DEADLINE: [
             messages.late(PAGE, late) for late in (Late(12.0), Late(33.0, "in_flight"), Late(0.5, "outage"), None)
-        ],
+        ]
+        + [messages.late(PAGE, late, ROBOTS) for late in (Late(12.0), Late(33.0, "in_flight"), Late(0.5, "outage"))],
         Reason.NOT_IN_CACHE: [messages.not_kept(PAGE)],
         Reason.RECORD_TOO_NEW: [messages.too_new(PAGE, "a host record has format 9. Upgrade curtsy.")],
         Reason.CLOSED: [messages.closed(PAGE.text), messages.refused(PAGE, POLICY, No(Reason.CLOSED, None))],

@@ -243,11 +243,11 @@ class FetchState(msgspec.Struct):
         )  # fmt: skip
 
 
-def not_admitted(url: Url, policy: Policy, answer: No | Late) -> Refusal:
-    """Return the refusal that corresponds to the gate's decision."""
+def not_admitted(url: Url, policy: Policy, answer: No | Late, robots: Url | None = None) -> Refusal:
+    """Return the refusal of a page that corresponds to the gate's decision on it, or on the `robots` fetched first."""
     if isinstance(answer, Late):
         held = messages.SLOT_HELD if answer.because == "in_flight" else ""
-        return Refusal(Reason.DEADLINE, messages.late(url, answer), answer.needed, held)
+        return Refusal(Reason.DEADLINE, messages.late(url, answer, robots), answer.needed, held)
     cause = messages.opened_by(answer.opened_by) if answer.opened_by else ""
     return Refusal(answer.reason, messages.refused(url, policy, answer), answer.retry_after, cause)
 

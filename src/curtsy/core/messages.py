@@ -93,8 +93,11 @@ def opened_by(cause: str) -> str:
     return f"{words} ({detail if detail.isdecimal() else describe(detail).what})" if detail else words
 
 
-def late(url: Url, answer: Late | None) -> str:
-    """Describe a deadline that cannot be met; None: one that passed before robots.txt was fetched."""
+def late(url: Url, answer: Late | None, robots: Url | None = None) -> str:
+    """Describe a deadline that cannot be met; None: one that passed before robots.txt was fetched.
+
+    `robots` is the robots.txt whose request would be too late; None if it is that of the page.
+    """
     if answer is not None and answer.because == "outage":
         return (
             f"not fetching {url.text} in time: the store with the limits of {url.domain} did not answer before the "
@@ -105,6 +108,8 @@ def late(url: Url, answer: Late | None) -> str:
         why = f"its request is allowed in {span(answer.needed)} at the earliest, after the deadline"
         if answer.because == "in_flight":
             why = f"{slot_held(answer.needed)}, after the deadline"
+        if robots is not None:
+            why = f"{robots.text} is fetched first, and {why}"
     return f"not fetching {url.text} in time: {why}. Allow more time, or try again later."
 
 

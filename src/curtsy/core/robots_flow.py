@@ -136,7 +136,7 @@ def _robots_txt(
         if refused is not None:
             return refused
         is_guest = not is_own and world.is_foreign(request.url, url)
-        ticket = yield from _ticket(url, there, state, is_own=is_own, is_guest=is_guest)
+        ticket = yield from _ticket(request.url, url, there, state, is_own=is_own, is_guest=is_guest)
         if isinstance(ticket, Found | Refusal | Again):
             return ticket
         # The claim must last until the reply, but expire soon if this process dies.
@@ -188,15 +188,18 @@ def _refused(
 
 
 def _ticket(
-    url: Url, there: Policy, state: FetchState, *, is_own: bool, is_guest: bool
+    page: Url, url: Url, there: Policy, state: FetchState, *, is_own: bool, is_guest: bool
 ) -> Flow[Admitted | Found | Refusal | Again]:
-    """Wait for admission of a request for robots.txt; `Again` if the settings have changed meanwhile."""
+    """Wait for admission of a request for the robots.txt of a page, which is at `url`.
+
+    `Again`: the settings have changed meanwhile. A refusal names the page.
+    """
     enter, began = state.enter(url, there, robots=True, first=is_own, guest=is_guest), state.world.now()
     ticket: Admitted | No | Late = Late(0.0) if enter is None else (yield enter)
     state.count_wait(ticket, began)
     if isinstance(ticket, No | Late):
         if is_own or isinstance(ticket, Late):
-            return not_admitted(url, there, ticket)
+            return not_admitted(page, there, ticket, url)
         return Found(None, f"{url.text}, where it redirects to, may not be requested now")
     if ticket.waited and state.has_another(url, there):
         yield PutBack(ticket)
