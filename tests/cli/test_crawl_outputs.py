@@ -69,7 +69,7 @@ def test_fields_go_into_a_table_and_those_of_one_page_to_the_terminal(shell: She
     names = ("--extract", "name=h1", "--extract", "links[]=a::url(href)")
 
     wrong = shell("crawl", site.url("/"), "--extract", "name=h1 >", "--csv", "x.csv")
-    twice = shell("crawl", site.url("/"), "--extract", "name=h1", "--extract", "name=h2")
+    twice = shell("crawl", site.url("/"), "--extract", "name=h1", "--extract", "name=h2", "--csv", "x.csv")
     asked = len(site.journal)
     done = shell("crawl", site.url("/"), *names, "--csv", "x.csv", "--json")
     one = shell("get", site.url("/tea"), site.url("/gone"), *names)
@@ -108,15 +108,16 @@ def test_a_table_with_other_fields_is_refused_by_a_job_that_starts_anew(shell: S
 
 
 @pytest.mark.parametrize(
-    ("more", "differs"),
+    ("kind", "more", "differs"),
     [
-        (("--extract", "name=h1"), "--extract"),
-        (("--match", "/p/", "--scope", "host"), "--scope and --match"),
-        (("--sitemaps",), ""),
+        ("--jsonl", ("--extract", "name=h1"), "--extract"),
+        ("--out", ("--extract", "name=h1"), "--extract"),
+        ("--jsonl", ("--match", "/p/", "--scope", "host"), "--scope and --match"),
+        ("--warc", ("--match", "/p/"), "--match"),
+        ("--jsonl", ("--sitemaps",), ""),
     ],
-    ids=["extract", "scope", "others"],
+    ids=["extract", "folder", "scope", "archive", "others"],
 )
-@pytest.mark.parametrize("kind", ["--jsonl", "--out", "--warc"])
 def test_a_file_of_another_crawl_is_named_with_it_and_with_what_makes_this_one_another(
     shell: Shell, site: Site, kind: str, more: tuple[str, ...], differs: str, snapshot: Snapshot
 ) -> None:
@@ -167,6 +168,43 @@ def test_what_is_added_to_an_output_and_what_it_lacks_is_told(shell: Shell, site
     assert last.json["added"] == {f"jsonl:{a}": 4, f"csv:{b}": 4}
     assert last.json["written"] == {f"jsonl:{a}": 10, f"csv:{b}": 6}
     assert last.json["earlier"] == {f"csv:{b}": 4}
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--main-text", "plain"), "--jsonl"),
+        (("--main-text", "plain", "--warc", "x.warc"), "--jsonl"),
+        (("--main-text", "plain", "--csv", "x.csv", "--extract", "a=h1"), "--jsonl"),
+        (("--extract", "a=h1", "--mirror", "copy"), "--csv"),
+        (("--extract", "a=h1"), "--csv"),
+        (("--body", "text", "--csv", "x.csv"), "--parquet"),
+        (("--part-size", "1M", "--csv", "x.csv"), "--parquet"),
+        (("--part-time", "1m", "--jsonl", "-"), "URL"),
+        (("--durable",), "outputs"),
+        (("--max-sitemaps", "3"), "--sitemaps"),
+    ],
+)
+def test_an_option_that_no_output_uses_is_refused(
+    shell: Shell, site: Site, options: tuple[str, ...], named: str, snapshot: Snapshot
+) -> None:
+    """U2: instead of being ignored; the message names what it is for"""
+    done = shell("crawl", site.url("/"), *options)
+
+    assert (done.code, done.out, site.journal) == (2, "", [])
+    assert options[0] in done.err
+    assert named in done.err
+    snapshot(done.err)
+
+
+def test_an_option_that_one_of_the_outputs_uses_is_accepted(shell: Shell, site: Site) -> None:
+    """U2"""
+    words = ("crawl", site.url("/"), "--dry-run", "--warc", "x.warc")
+
+    fields = shell(*words, "--out", "pages", "--main-text", "plain", "--extract", "a=h1")
+    parts = shell(*words, "--jsonl", f"file://{shell.home}/x.jsonl", "--part-size", "1M", "--body", "text")
+
+    assert (fields.code, parts.code) == (0, 0), fields.err + parts.err
 
 
 # Closed pipes.

@@ -249,6 +249,33 @@ def check_places(files: Mapping[str, str], *, has_seeds: bool) -> None:
             raise click.UsageError(f"{option} took {mask_url(path)} as its value. Give it a path, and then the URL.")
 
 
+_ENTRIES = ("jsonl", "csv", "parquet", "folder"), "outputs with data of each page. Give --jsonl, --csv or --out too."
+_PARTS = ("parquet",), "outputs in parts. Give --parquet, or a URL as the output."
+_USES = {
+    "body": (("jsonl", "parquet"), "JSON lines and Parquet. Give --jsonl or --parquet too."),
+    "extract": _ENTRIES, "main_text": _ENTRIES, "part_size": _PARTS, "part_time": _PARTS,
+}  # fmt: skip
+"""Kinds of outputs that an option of `curtsy crawl` is for, and the error without one."""
+
+
+def check_uses(words: Mapping[str, Any], files: Mapping[str, str]) -> None:
+    """Raise UsageError for an option that no output uses. `words` are all options, `files` the outputs by kind."""
+    from curtsy.crawling.outputs.part_storage import is_url
+
+    for name, (kinds, what) in _USES.items():
+        used = set(files) & set(kinds)
+        if name == "main_text" and used == {"csv"} and words["extract"]:
+            what, used = "JSON lines, because --extract defines the columns of --csv. Give --jsonl too.", set()
+        if name.startswith("part_"):
+            used |= {kind for kind, path in files.items() if is_url(path)}
+        if words[name] and not used:
+            raise click.UsageError(f"--{name.replace('_', '-')} is for {what}")
+    if words["is_durable"] and not files:
+        raise click.UsageError("--durable is for outputs. Give one too.")
+    if words["max_sitemaps"] is not None and not words["sitemaps"]:
+        raise click.UsageError("--max-sitemaps is for --sitemaps. Give that too.")
+
+
 def worker_count(text: str | int) -> int | Literal["auto"]:
     """Parse a number of worker processes, or `auto`. Raises BadParameter."""
     if text == "auto":

@@ -24,6 +24,7 @@ from curtsy.cli.command import (
     OneName,
     byte_count,
     check_places,
+    check_uses,
     command,
     duration,
     host_name,
@@ -314,8 +315,7 @@ def _check(words: dict[str, Any], files: Mapping[str, str]) -> None:
     check_places(files, has_seeds=bool(words["urls"]) or words["source"] is not None)
     if words["is_json"] and words["jsonl"] == "-":
         raise click.UsageError("--json and --jsonl - both write to standard output. Give --jsonl a file.")
-    if words["body"] is not None and words["jsonl"] is None and words["parquet"] is None:
-        raise click.UsageError("--body is for JSON lines and Parquet. Give --jsonl or --parquet too.")
+    check_uses(words, files)
     if words["no_job"] and (words["restart"] or words["job"] is not None):
         raise click.UsageError("--no-job saves no state, so --job and --restart have no use. Leave one of them out.")
     if words["no_cache"] and words["refresh"]:

@@ -338,7 +338,8 @@ class Progress(Trace):
             from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Columns
 
-            bar = Columns(BarColumn(), TextColumn("{task.fields[received]}"), TimeRemainingColumn(), console=console.err())
+            parts = (BarColumn(), TextColumn("{task.fields[received]}"), TimeRemainingColumn())
+            bar = Columns(*parts, console=console.err())
             bar.add_task("", received="")
             self._show("", bar=bar)
         if self._bar is not None:
