@@ -17,7 +17,7 @@ from curtsy.core.errors import NotWritten, PolicyError
 from curtsy.crawling import jobs
 from curtsy.crawling.crawl import AsyncCrawl
 from curtsy.crawling.outputs.skipped import SkippedCsv
-from curtsy.crawling.start import acrawl
+from curtsy.crawling.start import Crawl, acrawl
 from curtsy.stores.sqlite_file import FileInUse
 from tests.crawling.crawl_process import CrawlProcess
 from tests.crawling.web import QUICK, crawled, graph, html
@@ -472,3 +472,42 @@ async def test_rows_of_skipped_seeds_are_no_addition_of_a_user(site: Site, tmp_p
             summary = await crawl.run()
 
     assert (summary.fetched, summary.skipped) == (3, 1)
+
+
+async def test_a_crawl_that_cannot_start_leaves_no_job(site: Site, tmp_path: Path) -> None:
+    """F42: in Python as on the command line, whether it fails, is only planned or is a second one"""
+    graph(site, {"/": []})
+    (tmp_path / "other.jsonl").write_text("not ours\n")
+    job = tmp_path / "job"
+
+    async with acrawl(site.url("/"), job=job, outputs=[tmp_path / "other.jsonl"], **QUICK) as crawl:
+        with pytest.raises(NotWritten):
+            await crawl.run()
+    after_error = job.exists()
+    async with acrawl(site.url("/"), job=job, **QUICK) as crawl:
+        await crawl.plan()
+    after_plan = job.exists()
+    with Crawl(site.url("/"), job=job, outputs=[tmp_path / "other.jsonl"], **QUICK) as blocking:
+        with pytest.raises(NotWritten):
+            blocking.run()
+
+    assert (after_error, after_plan, job.exists(), site.journal) == (False, False, False, [])
+
+
+async def test_a_job_that_has_begun_stays_if_its_next_crawl_cannot_start(site: Site, tmp_path: Path) -> None:
+    """F37: so do its folder and what else is in it"""
+    graph(site, {"/": ["/a"], "/a": []})
+    (tmp_path / "other.jsonl").write_text("not ours\n")
+    job, new = tmp_path / "job", tmp_path / "new"
+    new.mkdir()
+    (new / "notes.txt").write_text("the user's")
+    async with acrawl(site.url("/"), job=job, max_pages=1, **QUICK) as crawl:
+        await crawl.run()
+
+    for folder in (job, new):
+        async with acrawl(site.url("/"), job=folder, outputs=[tmp_path / "other.jsonl"], **QUICK) as crawl:
+            with pytest.raises(NotWritten):
+                await crawl.run()
+
+    assert jobs.look(job).totals.pages == 1
+    assert [path.name for path in new.iterdir()] == ["notes.txt"]

@@ -36,7 +36,7 @@ from curtsy.cli.command import (
     worker_count,
 )
 from curtsy.cli.context import PATIENCE, CommandContext, Exit, handle_signals, leave, run
-from curtsy.cli.crawl_job import drop_unstarted, open_crawl, refusal, start_of, unsaved, written_messages
+from curtsy.cli.crawl_job import open_crawl, refusal, start_of, unsaved, written_messages
 from curtsy.cli.get import cache_options, make_folder, url_lines
 from curtsy.cli.urls import ALLOW_HTTP, complete_lines, complete_urls
 from curtsy.core.crawl_messages import deaths_in_run, job_in_use, not_extracted_in_run
@@ -242,9 +242,6 @@ def crawl(context: click.Context, /, **words: Any) -> Exit:
         )
         console.say(message, command=command)
         return Exit.OUTPUT
-    finally:
-        if wanted.job:
-            drop_unstarted(wanted.job)
 
 
 def _report_dry_run(given: CommandContext, wanted: CrawlArguments) -> Exit:

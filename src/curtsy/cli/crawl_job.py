@@ -171,16 +171,6 @@ def refusal(
     return file_of_other_job(str(error.path), job.name, differ), str(command)
 
 
-def drop_unstarted(name: str) -> None:
-    """Remove a job of this machine that has no URL because its crawl did not start."""
-    from curtsy.crawling.jobs import folder_of, look, remove, seeds_of
-
-    with suppress(StoreError, OSError):
-        job = look(folder_of(name))
-        if not job.is_running and not seeds_of(job.notes):
-            remove(folder_of(name))
-
-
 def written_messages(files: Mapping[str, str], summary: CrawlSummary, seeds: Sequence[str]) -> list[str]:
     """Return what the outputs contain at the end of a crawl. `files` are their paths by kind."""
     from curtsy.crawling.output_notes import counted_in, path_in

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 from curtsy.client import AsyncClient, session_of
@@ -26,6 +27,7 @@ from curtsy.crawling.jobs import (
     check_seeds,
     extract_note,
     pages_in,
+    remove_unstarted,
 )
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.output_notes import EXTRACT
@@ -63,14 +65,18 @@ class AsyncCrawl:
         *,
         outputs: Sequence[Output] = (),
         job: str = "",
+        folder: Path | None = None,
         lease: float | None = None,
         who: WorkerId | None = None,
         owns_client: bool = False,
         workers: int = 1,
         on_progress: Callable[[CrawlSnapshot], None] | None = None,
     ) -> None:
-        """Create a crawl. With a shared frontier, `lease` is the lease of a URL in seconds and `who` identifies this
-        worker. With more than one of `workers`, that many processes fetch the pages."""
+        """Create a crawl. `folder` is that of a job of this machine alone; a job whose crawl never starts is deleted.
+
+        With a shared frontier, `lease` is the lease of a URL in seconds and `who` identifies this worker. With more
+        than one of `workers`, that many processes fetch the pages.
+        """
         self._on_progress = on_progress
         self._leftovers = [] if who is None else leftovers(outputs, who)
         self.options = options
@@ -80,7 +86,7 @@ class AsyncCrawl:
         self._seeds = seeds if isinstance(seeds, Seeds) else Seeds(seeds)
         self.summary: CrawlSummary | None = None
         """Result of the crawl; None before its end."""
-        self._job = job
+        self._job, self._folder = job, folder
         self._lease = lease
         self._identity = who
         self._owns_client = owns_client
@@ -411,6 +417,8 @@ class AsyncCrawl:
             for who in [self._identity, *(each.who for each in self._leftovers)]:
                 if who is not None:
                     stack.callback(who.close)
+            if self._folder is not None and not self._is_opened:
+                stack.callback(remove_unstarted, self._folder)
             stack.push_async_callback(self.frontier.close)
             stack.push_async_callback(self._seeds.close)
             if self._pool is not None:

@@ -423,6 +423,14 @@ def remove(folder: Path) -> None:
         folder.rmdir()
 
 
+def remove_unstarted(folder: Path) -> None:
+    """Delete a job of this machine without URLs and output files, because its crawl did not start."""
+    with contextlib.suppress(StoreError, OSError):
+        job = look(folder)
+        if not job.is_running and not job.seeds and not any(name.startswith("output:") for name in job.notes):
+            remove(folder)
+
+
 class WorkerId:
     """Name of this process in a shared job, generated once, stored in the job's folder and locked.
 

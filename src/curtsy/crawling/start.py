@@ -101,8 +101,8 @@ def acrawl(
         raise
     return AsyncCrawl(
         begin, options, used, frontier, outputs=writers, job="" if folder is None else folder.name,
-        lease=None if identity is None else lease, who=identity, owns_client=client is None, workers=count,
-        on_progress=on_progress,
+        folder=folder if identity is None else None, lease=None if identity is None else lease, who=identity,
+        owns_client=client is None, workers=count, on_progress=on_progress,
     )  # fmt: skip
 
 
