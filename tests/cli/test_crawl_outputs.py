@@ -90,7 +90,7 @@ def test_fields_go_into_a_table_and_those_of_one_page_to_the_terminal(shell: She
 
 
 def test_a_table_with_other_fields_is_refused_by_a_job_that_starts_anew(shell: Shell, site: Site) -> None:
-    """Issue 18, 5: before the job is emptied; a plan of it is still made"""
+    """Issue 18, 5: before the job is emptied, and by its plan"""
     linked(site, 3)
     words = ("crawl", site.url("/"), "--job", "mine", "--csv", "x.csv")
     shell(*words, "--extract", "name=title")
@@ -101,7 +101,8 @@ def test_a_table_with_other_fields_is_refused_by_a_job_that_starts_anew(shell: S
     planned = shell(*words, "--extract", "name=h1", "--dry-run")
     pages = shell("jobs", "show", "mine", "--json").json["pages"]
 
-    assert ([done.code for done in refused], planned.code) == ([74, 74], 0)
+    assert ([done.code for done in refused], planned.code) == ([74, 74], 74)
+    assert planned.err == refused[0].err
     assert [done.err.count(str(shell.project / "x.csv")) for done in refused] == [1, 1]
     assert site.count("/p/1") == 0
     assert ((shell.project / "x.csv").read_bytes(), pages) == (before, 4)

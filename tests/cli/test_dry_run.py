@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from curtsy.core.plan_messages import REQUISITES_TAKE_MORE
 from tests.cli.crawling import line_with, linked, numbers
 from tests.cli.shell import Shell
@@ -89,3 +91,81 @@ def test_a_plan_of_a_job_is_that_of_its_rest(shell: Shell, site: Site, snapshot:
         listed["skipped"], listed["failed"],
     ]  # fmt: skip
     snapshot(enough.json["plan"]["message"])
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "file"),
+    [
+        ("--jsonl", "x.jsonl", "x.jsonl"),
+        ("--csv", "x.csv", "x.csv"),
+        ("--skipped", "x.csv", "x.csv"),
+        ("--warc", "x.warc", "x-00001.warc"),
+        ("--out", "x", "x/theirs"),
+        ("--mirror", "x", "x/theirs"),
+        ("--jsonl", "x", "x/theirs"),
+        ("--jsonl", "theirs/x.jsonl", "theirs"),
+        ("--jsonl", "file://{}/x.jsonl", "x-00001.jsonl"),
+    ],
+)
+def test_a_plan_refuses_what_the_crawl_refuses_and_writes_nothing(
+    shell: Shell, site: Site, option: str, name: str, file: str
+) -> None:
+    """U14: foreign files, and names that cannot be files; an output that is free is not created"""
+    theirs = shell.project / file
+    words = ("crawl", site.url("/"), option, name.format(shell.project))
+
+    free = shell(*words, "--no-job", "--dry-run")
+    before = list(shell.project.iterdir())
+    theirs.parent.mkdir(exist_ok=True)
+    theirs.write_text("not ours\n")
+    asked = len(site.journal)
+    planned, real = (shell(*words, "--no-job", *more) for more in (("--dry-run",), ()))
+
+    assert (free.code, before) == (0, [])
+    assert (planned.code, real.code) == (74, 74)
+    assert planned.err.splitlines() == real.err.splitlines()[-1:]
+    assert (planned.out, len(site.journal)) == ("", asked)
+    assert theirs.read_text() == "not ours\n"
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        ("--jsonl", "x.jsonl", "--csv", "x.csv", "--skipped", "skipped.csv"),
+        ("--warc", "x.warc", "--out", "pages", "--mirror", "copy"),
+        ("--jsonl", "file://{}/parts/x.jsonl"),
+    ],
+)
+def test_a_plan_accepts_the_outputs_that_the_crawl_continues(
+    shell: Shell, site: Site, outputs: tuple[str, ...]
+) -> None:
+    """F37: of a job that resumes, that starts anew and that restarts; without a byte written"""
+    linked(site, 4)
+    words = ("crawl", site.url("/"), *(each.format(shell.project) for each in outputs))
+    first = shell(*words, "--max-pages", "2")
+
+    def files() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in shell.project.rglob("*") if path.is_file()}
+
+    before = files()
+    resumed = shell(*words, "--dry-run")
+    after = files()
+    done = shell(*words)
+    anew, again = shell(*words, "--dry-run"), shell(*words, "--restart", "--dry-run")
+
+    assert (first.code, done.code, resumed.code, anew.code, again.code) == (0, 0, 0, 0, 0), resumed.err + anew.err
+    assert before == after
+
+
+def test_a_plan_finds_an_output_that_was_changed_since(shell: Shell, site: Site) -> None:
+    """F40"""
+    linked(site, 4)
+    words = ("crawl", site.url("/"), "--jsonl", "x.jsonl")
+    shell(*words, "--max-pages", "2")
+    output = shell.project / "x.jsonl"
+    output.write_bytes(output.read_bytes() + b"mine\n")
+
+    planned, real = (shell(*words, *more) for more in (("--dry-run",), ()))
+
+    assert (planned.code, real.code) == (74, 74)
+    assert planned.err == real.err

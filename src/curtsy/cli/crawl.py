@@ -232,9 +232,9 @@ def crawl(context: click.Context, /, **words: Any) -> Exit:
     """
     given = context.ensure_object(CommandContext)
     wanted = _wanted(given, words, list(context.meta.get("curtsy.arguments", ())))
-    if words["is_dry"]:
-        return _report_dry_run(given, wanted)
     try:
+        if words["is_dry"]:
+            return _report_dry_run(given, wanted)
         return run(lambda: _crawl(given, wanted))
     except NotWritten as error:  # before the first page
         message, command = refusal(
@@ -245,8 +245,14 @@ def crawl(context: click.Context, /, **words: Any) -> Exit:
 
 
 def _report_dry_run(given: CommandContext, wanted: CrawlArguments) -> Exit:
-    """Report what the crawl would do with the same limits and cache mode."""
+    """Report what the crawl would do with the same limits and cache mode.
+
+    Raises NotWritten for an output that it would refuse. The ends of a shared job's outputs are on its server, so they
+    are not checked.
+    """
     from curtsy.cli.why import report_dry_run
+    from curtsy.crawling.outputs import open_outputs
+    from curtsy.crawling.start import SHARED
 
     names = ("max_pages_per_day", "max_requests_per_day", "cache_mode")
     settings = {name: wanted.client[name] for name in names if name in wanted.client}
@@ -255,9 +261,13 @@ def _report_dry_run(given: CommandContext, wanted: CrawlArguments) -> Exit:
     options = wanted.options
     if "mirror" in wanted.files and options.get("requisites", "none") == "none":
         options = options | {"requisites": "site"}  # as the output sets it, which a dry run does not open
+    outputs = open_outputs(outputs_of(wanted, is_dry=True))
+    if wanted.is_named and (given.settings().store or "").startswith(SHARED):
+        outputs = []
     return report_dry_run(
-        given.with_settings(settings), wanted.seeds.head, options, wanted.job or None, wanted.restart, wanted.is_json
-    )
+        given.with_settings(settings), wanted.seeds.head, options, wanted.job or None, outputs,
+        restart=wanted.restart, is_json=wanted.is_json,
+    )  # fmt: skip
 
 
 def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) -> CrawlArguments:
@@ -391,13 +401,13 @@ async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
     return exit_of(summary, crawl.seeds, stopping.count > 0, is_shared=crawl.is_shared)
 
 
-def outputs_of(wanted: CrawlArguments) -> list[Output]:
-    """Return the requested outputs, and create their missing folders."""
+def outputs_of(wanted: CrawlArguments, *, is_dry: bool = False) -> list[Output]:
+    """Return the requested outputs, and create their missing folders unless it is a dry run."""
     from curtsy.crawling.outputs import open_output
     from curtsy.crawling.outputs.part_storage import is_url
 
     for path in wanted.files.values():
-        if path != "-" and not is_url(path):
+        if path != "-" and not is_url(path) and not is_dry:
             make_folder(Path(path))
     return [open_output(f"{kind}:{path}", **wanted.writing) for kind, path in wanted.files.items()]
 

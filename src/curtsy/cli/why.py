@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from curtsy.crawling.estimate import CrawlPlan
     from curtsy.crawling.extract.scope import Scope
     from curtsy.crawling.jobs import Job
+    from curtsy.crawling.outputs.protocol import Output
     from curtsy.observe.why import Explanation, State
     from curtsy.stores import AsyncStore
 
@@ -180,9 +181,13 @@ class _DryRun:
 
 
 def report_dry_run(
-    given: CommandContext, seeds: Sequence[str], options: dict[str, Any], name: str | None, restart: bool, is_json: bool
-) -> Exit:
-    """Report which seeds of a crawl would be fetched, the plan, and the sitemaps; `name` is its job."""
+    given: CommandContext, seeds: Sequence[str], options: dict[str, Any], name: str | None, outputs: Sequence[Output], *,
+    restart: bool, is_json: bool,
+) -> Exit:  # fmt: skip
+    """Report which seeds of a crawl would be fetched, the plan, and the sitemaps; `name` is its job.
+
+    Raises PolicyError or NotWritten if the job or one of the outputs would be refused.
+    """
     from curtsy.crawling.jobs import (
         FRONTIER,
         check_cache_mode,
@@ -193,15 +198,19 @@ def report_dry_run(
         is_finished,
         look,
     )
+    from curtsy.crawling.start import verify_outputs
 
     folder = None if name is None else folder_of(name)
     job = look(folder) if folder is not None and (folder / FRONTIER).is_file() else None
     most, done = options.get("max_pages"), 0
-    if job is not None and not restart and not is_finished(job, seeds):  # else it starts anew
+    is_anew = restart or (job is not None and is_finished(job, seeds))
+    if job is not None and not is_anew:
         done = job.totals.pages
         check_seeds(job.name, seeds, job.notes)
         check_extract(job.name, extract_note(options.get("extract")), job.notes)
         check_cache_mode(job.name, given.settings().cache_mode == "offline", job.notes)
+    if job is None or not job.is_running:  # the ends of the outputs of a running job are not known
+        verify_outputs(outputs, options.get("extract"), folder, {} if job is None else job.notes, restart=is_anew)
     if most is not None:
         options = options | {"max_pages": max(0, most - done)}
     found = run(lambda: _dry_run(given, seeds, options))

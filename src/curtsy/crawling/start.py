@@ -138,6 +138,27 @@ def _open_job(
     return frontier
 
 
+def verify_outputs(
+    outputs: Sequence[Output], extract: Mapping[str, str] | Callable[..., Any] | None, folder: Path | None,
+    notes: Mapping[str, Any], *, restart: bool,
+) -> None:  # fmt: skip
+    """Raise NotWritten for an output that a crawl would refuse at its start. Nothing is written.
+
+    `folder` is that of its job on this machine, and `notes` are those of the job.
+    """
+    check_fields(outputs, extract_note(extract), notes)
+    for output in outputs:
+        if not isinstance(output, FileOutput):
+            continue
+        state = notes.get(f"output:{output.name}")
+        if isinstance(output, Parts) and folder is not None:
+            output.place(spool_of(folder, output.name, ""), folder.name)
+        elif restart and not os.path.exists(output.file):
+            state = None  # it begins again
+        output.is_complete = bool(notes.get(COMPLETE))
+        output.verify(state)
+
+
 def _check_client(client: AsyncClient | None, settings: Mapping[str, Any]) -> None:
     """Raise PolicyError for a client that is none, and for settings beside one."""
     if client is not None and not isinstance(client, AsyncClient):

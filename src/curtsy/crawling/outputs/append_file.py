@@ -134,17 +134,38 @@ class AppendFile:
         self._durable = 0
         if not self.is_stream:
             self._lock(file)
-            found = os.fstat(file.fileno()).st_size
+            end = self._end_in(file, flushed, whole, is_exact)
             if flushed is not None:
-                end = self._resumed(file, flushed, found, whole)
-                if is_exact and found > flushed.size:
-                    raise appended_to(self.path, found - flushed.size)
                 file.truncate(end.size)
                 self._head = _read_at(file, 0, min(end.size, HEAD))
                 self._tail = _read_at(file, max(0, end.size - TAIL), min(end.size, TAIL))
-            elif found:
-                raise ForeignFile(self.path)
         self.flushed, self._written, self.entries = end, end.size, end.entries
+
+    def verify(self, flushed: End | None, whole: Whole, *, is_exact: bool = False) -> None:
+        """Raise NotWritten if `open` would with the same arguments. Nothing is written or created."""
+        if self.path == STANDARD_OUTPUT:
+            return
+        try:
+            if os.path.isfile(self.path):
+                with FileIO(self.path, "r+") as file:
+                    self._lock(file)
+                    self._end_in(file, flushed, whole, is_exact)
+            else:
+                check_place(self.path)
+        except OSError as error:
+            raise not_written(self.path, error) from error
+
+    def _end_in(self, file: FileIO, flushed: End | None, whole: Whole, is_exact: bool) -> End:
+        """Return the end at which an open file is to be continued. Raises NotWritten if it is not that of the crawl."""
+        found = os.fstat(file.fileno()).st_size
+        if flushed is None:
+            if found:
+                raise ForeignFile(self.path)
+            return End(0, 0, 0, "", "")
+        end = self._resumed(file, flushed, found, whole)
+        if is_exact and found > flushed.size:
+            raise appended_to(self.path, found - flushed.size)
+        return end
 
     def _resumed(self, file: FileIO, flushed: End, found: int, whole: Whole) -> End:
         """Return the end at which a file of `found` bytes can be resumed."""
@@ -301,6 +322,22 @@ class AppendFile:
             raise not_written(self.path, error) from error
 
 
+def check_place(path: str) -> None:
+    """Raise OSError if a file cannot be created at a path, with its folders, or is a folder."""
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if os.path.exists(path):  # a device or a pipe
+        return
+    parent = folder = os.path.dirname(os.path.abspath(path))
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    if not os.path.isdir(folder):  # the errors of makedirs()
+        number = errno.EEXIST if folder == parent else errno.ENOTDIR
+        raise OSError(number, os.strerror(number))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
 def _read_at(file: FileIO, place: int, count: int) -> bytes:
     file.seek(place)
     return file.read(count) or b""
@@ -379,7 +416,8 @@ def file_of_other_job(path: str, job: str, differences: Sequence[str]) -> str:
     differ = " and ".join(differences) or "an option that defines what is crawled"
     return (
         f"{path} was written by another crawl, the job {job}, and is left as it is. This command differs from that one "
-        f"in {differ}, so it is a crawl of its own. Name another file for it, or move that one away. The command of that crawl:"
+        f"in {differ}, so it is a crawl of its own. Name another file for it, or move that one away. The command of "
+        "that crawl:"
     )
 
 

@@ -103,8 +103,7 @@ class Folder(FileOutput):
         flushed = read_state(self.name, state, End)
         later: list[str] = []
         if flushed is None:
-            if os.path.isdir(self.path) and set(os.listdir(self.path)) - {INDEX}:
-                raise ForeignFile(self.path)
+            self._check_empty()
         elif os.path.exists(self._file.path):
             later = _files_after(self._file.path, flushed.size)
         super()._open(state)
@@ -113,6 +112,15 @@ class Folder(FileOutput):
                 for each in (path, path + PART):
                     with contextlib.suppress(OSError):
                         os.unlink(each)
+
+    def _verify(self, state: Any | None) -> None:
+        if state is None:
+            self._check_empty()
+        super()._verify(state)
+
+    def _check_empty(self) -> None:
+        if os.path.isdir(self.path) and set(os.listdir(self.path)) - {INDEX}:
+            raise ForeignFile(self.path)
 
     def page(self, page: CrawledPage) -> None:
         """Write a line of the index, then the two files, each completely or not at all."""

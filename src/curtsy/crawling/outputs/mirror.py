@@ -27,7 +27,7 @@ from curtsy.core.errors import NotWritten
 from curtsy.core.fetch_state import redirect_target
 from curtsy.core.request import Response
 from curtsy.core.url import Url, parse_url
-from curtsy.crawling.outputs.append_file import ForeignFile, read_state
+from curtsy.crawling.outputs.append_file import ForeignFile, check_place, read_state
 from curtsy.crawling.outputs.folder import create_whole
 from curtsy.crawling.outputs.mirror_index import INDEX, MirrorFile, MirrorIndex
 from curtsy.crawling.outputs.mirror_links import converted, has_links
@@ -78,8 +78,7 @@ class Mirror(FileOutput):
     def _open(self, state: Any | None) -> None:
         before = read_state(self.name, state, MirrorState)
         os.makedirs(self.path, exist_ok=True)
-        if set(os.listdir(self.path)) - {INDEX, f"{INDEX}.lock"} and not os.path.lexists(self._index.path):
-            raise ForeignFile(self.path)
+        self._check_own()
         self._folders.clear()
         self._index.open()
         with self._index.use():
@@ -87,6 +86,16 @@ class Mirror(FileOutput):
             self._index.set_number("run", self._run)
             self._count = self._index.count()
         self._missing = 0 if before is None else max(0, before.files - self._count)
+
+    def _verify(self, state: Any | None) -> None:
+        if os.path.isdir(self.path):
+            self._check_own()
+        else:
+            check_place(os.path.join(self.path, INDEX))
+
+    def _check_own(self) -> None:
+        if set(os.listdir(self.path)) - {INDEX, f"{INDEX}.lock"} and not os.path.lexists(self._index.path):
+            raise ForeignFile(self.path)
 
     def page(self, page: CrawledPage) -> None:
         """Write the file of a page, unless it is there already."""

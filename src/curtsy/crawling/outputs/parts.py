@@ -243,12 +243,16 @@ class Parts(FileOutput):
 
     def check_new(self) -> None:
         """Raise NotWritten if there are parts of the same name, or if the destination cannot be written."""
-        if self._destination.size(self._manifest_name) or self._destination.size(self._name_of(1)) is not None:
-            raise ForeignFile(f"{self._destination.shown}/{self._name_of(1)}")
+        self._verify(None)
         with tempfile.TemporaryDirectory() as folder:  # a wrong address is reported now, not with the first part
             path = os.path.join(folder, MANIFEST)
             open(path, "wb").close()
             self._destination.put(path, self._manifest_name)
+
+    def _verify(self, state: Any | None) -> None:
+        place, first = self._destination, self._name_of(1)
+        if state is None and (place.size(self._manifest_name) or place.size(first) is not None):
+            raise ForeignFile(f"{place.shown}/{first}")
 
     def discard_spool(self) -> None:
         """Remove the spool of a job that is started over."""

@@ -141,9 +141,26 @@ class FileOutput:
             self.discard()
             if isinstance(error, OSError):
                 raise not_written(self.shown, error) from error
-            if isinstance(error, ForeignFile):
-                error.output = self.name
+            self._own(error)
             raise
+
+    def verify(self, state: Any | None) -> None:
+        """Raise NotWritten if `open` would refuse what is there already. Nothing is written or created."""
+        try:
+            self._verify(state)
+        except OSError as error:
+            raise not_written(self.shown, error) from error
+        except NotWritten as error:
+            self._own(error)
+            raise
+
+    def _own(self, error: BaseException) -> None:
+        """Name this output in the error for a foreign file."""
+        if isinstance(error, ForeignFile):
+            error.output = self.name
+
+    def _verify(self, state: Any | None) -> None:
+        self._file.verify(read_state(self.name, state, End), self._whole, is_exact=self.is_complete)
 
     def page(self, page: CrawledPage) -> None:
         """Write a page."""

@@ -149,10 +149,20 @@ class Warc(FileOutput):
             self._recall(f"{self._since}.payloads.txt")
         self._recall(self._payloads.path)
 
-    def _begin(self) -> None:
+    def _verify(self, state: Any | None) -> None:
+        found = read_state(self.name, state, WarcState)
+        if found is None:
+            self._check_new()
+        number, end = (self._first, None) if found is None else (found.file, found.end)
+        AppendFile(self._path(number)).verify(end, self._whole, is_exact=self.is_complete)
+
+    def _check_new(self) -> None:
         for path in self._files().values():
             if os.path.getsize(path):
                 raise ForeignFile(path)
+
+    def _begin(self) -> None:
+        self._check_new()
         self._archive = uuid.uuid4()
         self._select(self._first)
         self._file.open(None, self._whole)
