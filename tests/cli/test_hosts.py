@@ -207,6 +207,25 @@ def test_several_hosts_are_shown_by_names_and_urls_and_unknown_ones_are_told_of(
     assert (some.code, nosuch.err) == (1, some.err)
 
 
+def test_a_record_from_before_its_host_shared_one_is_not_shown(shell: Shell) -> None:
+    """C6, Q10: its breaker and budget are not in use any more, so they are no trouble and no alert"""
+    shell("breaker", "trip", "www.shared.example", "other.example")
+    before = shell("status", "--json").json
+    shell.settle("allowlist:\n  - domain: shared.example\n    shared: true\n")
+
+    after, every = (shell("status", *more, "--json").json for more in ((), ("--all",)))
+    trouble, one = shell("status", "--trouble", "--json").json, shell("status", "www.shared.example")
+    shell("pause", "www.shared.example")
+    [shared] = shell("status", "www.shared.example", "--json").json
+
+    assert sorted(each["domain"] for each in before) == ["other.example", "www.shared.example"]
+    assert [[each["domain"] for each in found] for found in (after, every, trouble)] == [["other.example"]] * 3
+    assert one.code == 1
+    assert (shared["domain"], shared["paused"], shared["breaker"], shared["alerts"]) == (
+        "www.shared.example", True, "closed", [],
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(("words", "undo"), [(("pause",), "resume"), (("breaker", "trip"), "breaker reset")])
 def test_what_undoes_it_can_be_typed_as_it_is_shown(
     shell: Shell, tmp_path: Path, words: tuple[str, ...], undo: str

@@ -207,6 +207,18 @@ def test_a_host_that_is_forgotten_leaves_the_board() -> None:
     assert found.rows == {}
 
 
+def test_a_record_that_is_shared_now_replaces_those_of_its_hosts() -> None:
+    """C6, Q10: without the alert about a budget that is not in use"""
+    found, store = board(allowlist=[{"domain": "b.org", "shared": True}])
+    for name, times in (("a.org", 1), ("b.org", 1), ("www.b.org", 200)):
+        asked(store, name, times)
+
+    found.look()
+
+    assert sorted(found.rows) == ["a.org", "b.org"]
+    assert (found.totals["hosts"], found.alerts) == (2, ())
+
+
 def test_a_large_store_is_read_less_often_but_what_is_shown_each_time() -> None:
     """Issue 7: at most 3 % of a core."""
     found, store = board()

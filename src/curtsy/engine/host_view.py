@@ -206,17 +206,25 @@ def list_hosts(store: Store, policies: Policies, domain: str | None = None, also
     reader = for_threads(store)
     if domain is not None:
         found = reader.page(HOSTS, part=domain, most=FOUND)
-        hosts = {key: host for key, host in found if is_under(key.removeprefix(HOSTS), domain)}
+        hosts = {
+            key: host for key, host in found if is_under(key.removeprefix(HOSTS), domain) and is_used(key, policies)
+        }
         shared = reader.read(policies.of(domain).key_for(domain))  # a host without a record of its own may share one
         if isinstance(shared, Host):
-            hosts.setdefault(f"{HOSTS}{domain}", shared)
+            hosts[f"{HOSTS}{domain}"] = shared
         survey = Survey(hosts, len(hosts), 0, len(found) < FOUND)
     else:
         survey = reader.survey(RECENT, TROUBLED)
         if len(survey.hosts) < survey.total:
             named = {key: reader.read(key) for key in {f"{HOSTS}{name}" for name in also} - survey.hosts.keys()}
             survey = survey.overlaid({key: host for key, host in named.items() if isinstance(host, Host)})
+        survey = survey.only(lambda key: is_used(key, policies))
     return HostList(_sorted_views(survey.hosts.items(), reader.now(), policies), *survey[1:])
+
+
+def is_used(key: str, policies: Policies) -> bool:
+    """Return whether a host's record is in use. One from before its hosts were `shared` is not: theirs is another."""
+    return policies.of(key.removeprefix(HOSTS)).key_for(key.removeprefix(HOSTS)) == key
 
 
 def joined(lists: Iterable[HostList]) -> HostList:
@@ -240,7 +248,7 @@ def every_view(store: Store, policies: Policies, domain: str | None = None) -> I
         now, after = reader.now(), found[-1][0]
         for key, host in found:
             name = key.removeprefix(HOSTS)
-            if isinstance(host, Host) and (domain is None or is_under(name, domain)):
+            if isinstance(host, Host) and (domain is None or is_under(name, domain)) and is_used(key, policies):
                 yield view_of(name, host, now, policies.of(name))
 
 

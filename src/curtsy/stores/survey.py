@@ -9,7 +9,7 @@ notes of its last second are lost, and with them only the position of a host in 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import nlargest
 from typing import NamedTuple
 
@@ -47,6 +47,16 @@ class Survey(NamedTuple):
         """Return the survey with these hosts instead of the ones that it has, or in addition."""
         new = hosts.keys() - self.hosts.keys()
         return self._replace(hosts={**self.hosts, **hosts}, total=max(self.total, len(self.hosts) + len(new)))
+
+
+    def only(self, is_used: Callable[[str], bool]) -> Survey:
+        """Return the survey without the hosts whose keys are not used."""
+        gone = {key: host for key, host in self.hosts.items() if not is_used(key)}
+        if not gone:
+            return self
+        hosts = {key: host for key, host in self.hosts.items() if key not in gone}
+        in_trouble = self.in_trouble - sum(host.is_in_trouble for host in gone.values())
+        return self._replace(hosts=hosts, total=self.total - len(gone), in_trouble=in_trouble)
 
 
 class Note(NamedTuple):

@@ -25,7 +25,7 @@ from curtsy.core.time import SECOND, Now
 from curtsy.engine.alerts import Alert, alerts_of, suspects
 from curtsy.engine.counters import read_statistics
 from curtsy.engine.crawl_view import CrawlView, read_crawls
-from curtsy.engine.host_view import TROUBLED, HostView, view_of
+from curtsy.engine.host_view import TROUBLED, HostView, is_used, view_of
 from curtsy.settings import Settings
 from curtsy.stores import Store, for_threads
 from curtsy.stores.survey import HOSTS
@@ -199,7 +199,8 @@ class Board:
                 self.trouble = str(error)
 
     def _look_at_all(self, shown: set[str]) -> None:
-        survey = for_threads(self.store).survey(LISTED, TROUBLED)
+        policies = self.settings().policies
+        survey = for_threads(self.store).survey(LISTED, TROUBLED).only(lambda key: is_used(key, policies))
         hosts: dict[str, Any] = {key.removeprefix(HOSTS): host for key, host in survey.hosts.items()}
         if len(hosts) < survey.total:
             hosts |= self._read((shown | self._wanted()) - hosts.keys())
