@@ -190,7 +190,7 @@ def test_what_is_plainly_no_page_is_left_out_unless_it_is_asked_for(name: str) -
 def test_the_rules_of_a_host_are_no_page_unless_every_file_or_just_this_one_is_wanted() -> None:
     """R1: a listing of the root directory links to them; other files with a dot are pages like any"""
     seed, robots = "https://example.org/", "https://example.org/robots.txt"
-    others = ("a/robots.txt", "robots.txt?x=1", "?x=/robots.txt", ".htaccess", ".well-known/security.txt", "robots.html")
+    others = ("a/robots.txt", "robots.txt?x=1", "?x=/robots.txt", ".htaccess", ".well-known/about", "robots.html")
 
     assert refuses(around("any", seed), robots) == "robots_file"
     assert refuses(around("any", seed, files="all"), robots) is None
