@@ -487,9 +487,9 @@ async def test_a_crawl_that_cannot_start_leaves_no_job(site: Site, tmp_path: Pat
     async with acrawl(site.url("/"), job=job, **QUICK) as crawl:
         await crawl.plan()
     after_plan = job.exists()
-    with Crawl(site.url("/"), job=job, outputs=[tmp_path / "other.jsonl"], **QUICK) as blocking:
-        with pytest.raises(NotWritten):
-            blocking.run()
+    other = Crawl(site.url("/"), job=job, outputs=[tmp_path / "other.jsonl"], **QUICK)
+    with other as blocking, pytest.raises(NotWritten):
+        blocking.run()
 
     assert (after_error, after_plan, job.exists(), site.journal) == (False, False, False, [])
 

@@ -65,15 +65,17 @@ def test_the_least_time_of_several_workers_is_told_while_none_knows_the_time_lef
 
     whole, with_known = view(*unknown).whole, view(*unknown, known).whole
 
-    assert (whole.seconds_left, whole.seconds_left_at_least) == (None, pytest.approx(20.0))
-    assert (with_known.seconds_left, with_known.seconds_left_at_least) == (pytest.approx(40.0), None)
+    assert whole.seconds_left is None
+    assert whole.seconds_left_at_least == pytest.approx(20.0)
+    assert with_known.seconds_left == pytest.approx(40.0)
+    assert with_known.seconds_left_at_least is None
 
 
 async def test_the_least_time_is_published_while_the_queue_grows(site: Site, tmp_path: Path) -> None:
     """Issue 18: as the crawl's own progress shows it"""
     site.on("/*", lambda visit: Reply(body="".join(f'<a href="{visit.path}{name}/">' for name in "abcdefgh")))
     url = f"sqlite:///{tmp_path}/state.sqlite"
-    manners = {"preset": "own", "allow_private": True, "cache": False, "delay": 0.2, "concurrency": 1}
+    manners: dict[str, Any] = {"preset": "own", "allow_private": True, "cache": False, "delay": 0.2, "concurrency": 1}
 
     with closing(open_store(url)) as store:
         async with acrawl(site.url("/"), store=url, **manners) as crawl:
@@ -84,7 +86,8 @@ async def test_the_least_time_is_published_while_the_queue_grows(site: Site, tmp
             await running
         [after] = read_crawls(store)
 
-    assert (seen.whole.seconds_left, seen.whole.seconds_left_at_least) == (None, pytest.approx(30.0, abs=29.0))
+    assert seen.whole.seconds_left is None
+    assert 1 < (seen.whole.seconds_left_at_least or 0.0) < 59
     assert after.whole.seconds_left_at_least is None
 
 

@@ -181,8 +181,8 @@ class _DryRun:
 
 
 def report_dry_run(
-    given: CommandContext, seeds: Sequence[str], options: dict[str, Any], name: str | None, outputs: Sequence[Output], *,
-    restart: bool, is_json: bool,
+    given: CommandContext, seeds: Sequence[str], options: dict[str, Any], name: str | None,
+    outputs: Sequence[Output], *, restart: bool, is_json: bool,
 ) -> Exit:  # fmt: skip
     """Report which seeds of a crawl would be fetched, the plan, and the sitemaps; `name` is its job.
 

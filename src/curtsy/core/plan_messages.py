@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from curtsy.core.crawl_messages import count_pages
 from curtsy.core.time import roughly, span
 
-
 MOST_REMEDIES = 3
 """Maximum number of settings that a plan names to raise its budgets."""
 

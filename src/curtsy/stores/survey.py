@@ -48,7 +48,6 @@ class Survey(NamedTuple):
         new = hosts.keys() - self.hosts.keys()
         return self._replace(hosts={**self.hosts, **hosts}, total=max(self.total, len(self.hosts) + len(new)))
 
-
     def only(self, is_used: Callable[[str], bool]) -> Survey:
         """Return the survey without the hosts whose keys are not used."""
         gone = {key: host for key, host in self.hosts.items() if not is_used(key)}
