@@ -82,17 +82,19 @@ TOOLS = (
     rf"/(?:api|mcp|posting|ucp|wp-login|wp-signup)\.php(?:\?|$)|/wp-admin/|[/:]{_SPECIAL}(?:[/?]|$)"
     r"|\.php/post/[0-9]+/report(?:\?|$)"
 )
-VERSIONS = (
-    rf"/(?:archive|blame|blob|raw|src|tree|\+[a-z]*)/{_SHA}(?:/|\.\.|$)"
-    r"|/\+(?:archive|blame|describe|diff|log)/|/\+[a-z]*/[^?]*(?:\^|%5E)"  # Gerrit; ^ and ^! are a parent and a diff
-    rf"|/(?:tree|log|diff|patch|plain|blame|refs|snapshot|commit/[^?]+)/?[^?]*\?(?:[^?]*&)?id={_SHA}"
-    r"|/(?:blame|commit|diff|log|patch|plain|refs|snapshot|stats|tree)/[^?]*\?(?:[^?]*&)?h=[^&]"
-    rf"|(?<!a=commit)[?&;]h={_SHA}(?!.*[&;]hb=(?!{_SHA}))"  # gitweb; the files of a branch have hb=HEAD
-    r"|/wiki/[^?]*\?(?:[^?]*&)?version=[0-9]+(?:&|$)"
+_VERSION_PATHS = (
+    rf"/(?:(?:archive|blame|blob|raw|src|tree|\+[a-z]*)/{_SHA}(?:/|\.\.|$)"
+    r"|\+(?:archive|blame|describe|diff|log)/|\+[a-z]*/[^?]*(?:\^|%5E)"  # Gerrit; ^ and ^! are a parent and a diff
+    rf"|(?:tree|log|diff|patch|plain|blame|refs|snapshot|commit/[^?]+)/?[^?]*\?(?:[^?]*&)?id={_SHA}"
+    r"|(?:blame|commit|diff|log|patch|plain|refs|snapshot|stats|tree)/[^?]*\?(?:[^?]*&)?h=[^&]"
+    r"|wiki/[^?]*\?(?:[^?]*&)?version=[0-9]+(?:&|$))"
 )
-"""Patterns of a URL that is a page tool or an old version."""
+_VERSION_QUERIES = rf"(?<!a=commit)[?&;]h={_SHA}(?!.*[&;]hb=(?!{_SHA}))"  # gitweb; the files of a branch have hb=HEAD
+"""Patterns of a URL that is a page tool or an old version. A pattern that begins with a slash is searched quickly."""
 
-_TOOLS, _VERSIONS = re.compile(TOOLS, re.IGNORECASE), re.compile(VERSIONS, re.IGNORECASE)
+_TOOLS, _OLD_PATHS, _OLD_QUERIES = (
+    re.compile(each, re.IGNORECASE) for each in (TOOLS, _VERSION_PATHS, _VERSION_QUERIES)
+)
 _DATE = re.compile(r"(?<=/)((?:19|[2-9][0-9])[0-9]{2})(?:[/-][0-9]{1,2}){1,2}/?$")
 _DATE_NAMES = frozenset(
     {"cal", "calmonth", "date", "day", "eventdate", "event-date", "month", "tribe-bar-date", "year"}
@@ -123,7 +125,9 @@ def view(url: str, page: str = "", depth: int = 0, year: int = 9999) -> OutOfSco
     if (":" in rest or ".php" in rest or "/wp-" in rest) and _TOOLS.search(url):  # `in` is faster than a pattern
         return OutOfScope.PAGE_TOOL
     # A hash has 40 characters.
-    if (len(rest) > 48 or "/+" in rest or "version=" in query or "h=" in query) and _VERSIONS.search(url):
+    if (len(rest) > 48 or "/+" in rest or "version=" in query or "h=" in query) and _OLD_PATHS.search(url):
+        return OutOfScope.OLD_VERSION
+    if ("h=" in rest or "H=" in rest) and _OLD_QUERIES.search(url):
         return OutOfScope.OLD_VERSION
     found = _DATE.search(path) if path[-1:].isdigit() or path[-2:-1].isdigit() else None
     if not mark and found is None:
