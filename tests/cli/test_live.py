@@ -109,3 +109,20 @@ def test_what_is_left_of_the_day_is_told_as_it_was_counted(shell: Shell, site: S
     assert (unchanged["status"], unchanged["requests_left"], unchanged["pages_left"]) == (200, 198, 99)
     assert (missing["requests_left"], missing["pages_left"]) == (197, 99)
     assert (host["requests_today"], host["pages_today"]) == (3, 1)
+
+
+def test_a_crawl_delay_is_in_the_plan_and_is_said_when_it_becomes_known(shell: Shell, site: Site) -> None:
+    """R8, Issue 18: the first plan said `without pauses`"""
+    linked(site, 3)
+    site.page("/robots.txt", "User-agent: *\nCrawl-delay: 1\n")
+
+    first = shell("crawl", site.url("/"), "--max-pages", "2")
+    planned = shell("crawl", site.url("/"), "--max-pages", "9", "--dry-run")
+
+    assert "without pauses" in first.err
+    assert (
+        f"{site.url('').removeprefix('http://')} wants 1 s between two requests (Crawl-delay in its robots.txt)."
+        in first.err
+    )
+    assert first.err.count("Crawl-delay") == 1
+    assert "a page every 1 s" in planned.out

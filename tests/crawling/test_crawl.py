@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 import curtsy
+from curtsy.client import AsyncClient, session_of
 from curtsy.core.errors import PolicyError
 from curtsy.core.plan_messages import REQUISITES_TAKE_MORE
+from curtsy.core.url import Url, parse_url
 from curtsy.crawling.progress import CrawlSnapshot
 from curtsy.crawling.start import acrawl, crawl
 from curtsy.testing import FakeClock
@@ -502,6 +504,22 @@ async def test_it_says_before_it_starts_what_it_may_take(site: Site, snapshot: S
     assert re.search(r"take about [34] days\.", plan.message), "half a day and three, as the progress rounds it"
     snapshot(plan.message)
     assert site.count() == 0
+
+
+async def test_the_plan_uses_the_crawl_delay_of_a_known_robots_txt(site: Site) -> None:
+    """R8, Issue 18: one that was fetched by another command, before the first page"""
+    site.page("/robots.txt", "User-agent: *\nCrawl-delay: 10\n")
+    async with AsyncClient(**polite()) as client:
+        async with acrawl(site.url("/"), client=client, max_pages=8) as crawl:
+            before = await crawl.plan()
+        page = parse_url(site.url("/"))
+        assert isinstance(page, Url)
+        await session_of(client).rules_of(page, "curtsy")
+        async with acrawl(site.url("/"), client=client, max_pages=8) as crawl:
+            after = await crawl.plan()
+
+    assert (before.gap, before.seconds) == (3.5, 28.0)
+    assert (after.gap, after.seconds) == (10.0, 80.0)
 
 
 async def test_the_plan_of_a_crawl_with_requisites_says_that_they_are_left_out(site: Site) -> None:

@@ -55,6 +55,10 @@ class Simulated:
     links: list[int] = field(default_factory=list)
     """Numbers of new URLs on its pages, in their order."""
 
+    crawl_delay: float = 0.0
+    quota: int | None = None
+    """Pages that the crawl takes of it."""
+
     done: int = 0
     ready_at: float = 0.0
 
@@ -85,7 +89,7 @@ def crawl(
         host = hosts[place]
         if most is not None and sum(each.done for each in hosts) >= most:
             break
-        if not host.queued or (host.budget is not None and host.done >= host.budget):
+        if not host.queued or host.done >= min(each for each in (host.budget, host.quota, 1 << 30) if each is not None):
             continue
         if qps is not None and at < free_at:
             heapq.heappush(events, (free_at, place))
@@ -93,7 +97,7 @@ def crawl(
         free_at = at + (1 / qps if qps else 0.0)
         host.queued += (host.links.pop(0) if host.links else 0) - 1
         host.done += 1
-        host.ready_at = at + max(dice.uniform(*host.pause), dice.uniform(0.5, 1.5) * host.latency)
+        host.ready_at = at + max(host.crawl_delay, dice.uniform(*host.pause), dice.uniform(0.5, 1.5) * host.latency)
         heapq.heappush(events, (host.ready_at, place))
     yield at, TimeLeft(0.0)
 
@@ -110,7 +114,9 @@ def _observed(hosts: list[Simulated], at: float) -> Observed:
     left = {each.name: None if each.budget is None else each.budget - each.done for each in hosts}
     counts = Counts(sum(each.queued for each in hosts), 0, done, 0, len(hosts))
     longest = sorted(queues, key=lambda each: -each.queued)[:50]
-    return Observed(at, at, counts, done, done, 0.0, longest, left)
+    delays = {each.name: each.crawl_delay for each in hosts if each.crawl_delay}
+    quotas = {each.name: each.quota - each.done for each in hosts if each.quota is not None}
+    return Observed(at, at, counts, done, done, 0.0, longest, left, crawl_delays=delays, quotas=quotas)
 
 
 PAUSE = (1.5, 5.5)
@@ -123,6 +129,11 @@ def sections(count: int, pages: int) -> list[int]:
 CRAWLS = {
     "one host": lambda: crawl([Simulated("a.example", 300, PAUSE)], qps=0.8),
     "a slow host": lambda: crawl([Simulated("a.example", 200, PAUSE, latency=6.0)], qps=0.8),
+    "a Crawl-delay": lambda: crawl([Simulated("a.example", 60, (0.0, 0.0), crawl_delay=10.0)]),
+    "a Crawl-delay, limited": lambda: crawl([Simulated("a.example", 300, PAUSE, crawl_delay=10.0)], most=40),
+    "some pages of each host": lambda: crawl(
+        [Simulated(f"{n}.example", 1, PAUSE, links=[9] * 90, quota=80) for n in range(5)]
+    ),
     "ten hosts": lambda: crawl([Simulated(f"{n}.example", 20 + 15 * n, (n, 2.0 * n)) for n in range(1, 11)]),
     "many hosts, one rate": lambda: crawl([Simulated(f"{n}.example", 5 + n % 7, PAUSE) for n in range(120)], qps=2.0),
     "budget": lambda: crawl([Simulated("a.example", 900, PAUSE, budget=100)], qps=0.8),
@@ -236,6 +247,37 @@ def test_without_pauses_the_measured_rate_decides(policies: Policies, is_offline
     assert told[0] == TimeLeft(None)
     assert told[-1].today == pytest.approx(100.0, rel=0.05)
     assert estimate.meter.rate == 10.0
+
+
+def test_the_time_until_a_host_is_due_again_is_known_however_slow_it_was() -> None:
+    """Issue 18: it was multiplied as the pace is, up to ten times"""
+    policies = Policies(Policy(qps=None, pause_min=1.0, pause_max=1.0), global_qps=None)
+    estimate = Estimate(lambda: policies, 600.0, None)
+
+    def told(at: float, done: int, due_in: float) -> float | None:
+        queue = HostQueue("a.example", 100 - done, 0, due_in)
+        counts = Counts(queue.queued, 0, done, 0, 1)
+        return estimate.time_left(Observed(at, at, counts, done, done, 0.0, [queue], {})).today
+
+    for at in range(0, 100, 2):
+        slow = told(at, at // 10, 0.0)  # a tenth of what the pauses allow
+    resting = told(100, 10, 300.0)
+
+    assert slow == pytest.approx(900.0, rel=0.15)
+    assert resting == pytest.approx(300.0 + 900.0, rel=0.15)
+
+
+def test_early_errors_do_not_multiply_the_urls_that_a_limit_takes() -> None:
+    """Issue 18: of three URLs one is a page, and ninety more seemed to need a second day"""
+    estimate = Estimate(lambda: Policies(Policy()), 600.0, 32)
+    queue = HostQueue("a.example", 500, 0, 0.0)
+    for at, done, pages in ((0, 0, 0), (12, 3, 1)):
+        left = estimate.time_left(
+            Observed(at, at, Counts(500, 0, done, 0, 1), pages, pages, 0.0, [queue], {"a.example": 60})
+        )
+
+    assert left.in_all is None
+    assert left.today == pytest.approx(31 / 0.6 * 3.5, rel=0.2)
 
 
 def test_the_least_time_is_shown_while_the_time_left_is_unknown() -> None:

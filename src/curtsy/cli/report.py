@@ -25,6 +25,7 @@ from curtsy.cli.fitted_table import shortened
 from curtsy.core.crawl_messages import LIMITS, STORE_IS_OUT, describe, reached
 from curtsy.core.errors import CurtsyError, Reason
 from curtsy.core.masking import mask_url
+from curtsy.core.plan_messages import slower_host
 from curtsy.core.time import roughly, span
 from curtsy.crawling.progress import Ended
 
@@ -68,6 +69,9 @@ LINES = 10.0
 SHARE = 20
 """Minimum ratio of the time between snapshots to the duration of one."""
 
+MOST_SLOW = 3
+"""Maximum number of hosts whose Crawl-delay is reported."""
+
 MOST = 12
 """Maximum number of reasons shown of each kind: those with the most URLs."""
 
@@ -79,9 +83,12 @@ class LineDisplay:
 
     def __init__(self) -> None:
         self._written_at = time.monotonic()
+        self._slow: set[str] = set()
+        """Hosts whose Crawl-delay was reported."""
 
     def show(self, snapshot: CrawlSnapshot) -> None:
         """Write a line if the last one is old enough."""
+        self._report_delays(snapshot)
         if time.monotonic() - self._written_at >= LINES:
             self._written_at = time.monotonic()
             console.say(line_of(snapshot))
@@ -90,12 +97,20 @@ class LineDisplay:
         """Write a message."""
         console.say(message)
 
+    def _report_delays(self, snapshot: CrawlSnapshot) -> None:
+        """Report the Crawl-delay of a few hosts, once for each: the plan before the first request may not know it."""
+        for each in snapshot.hosts:
+            if each.crawl_delay and each.host not in self._slow and len(self._slow) < MOST_SLOW:
+                self._slow.add(each.host)
+                self.say(slower_host(each.host, each.crawl_delay))
+
 
 class CrawlView(LineDisplay):
     """Live view: `show` passes snapshots, rich draws at its own rate. Messages appear above it."""
 
     def __init__(self, label: Callable[[str], str] = str) -> None:
         """Create the view; `label` returns the display name of a host."""
+        super().__init__()
         self._label = label
         self._snapshot: CrawlSnapshot | None = None
         self._shown_at = 0.0
@@ -106,6 +121,7 @@ class CrawlView(LineDisplay):
 
     def show(self, snapshot: CrawlSnapshot) -> None:
         """Set the snapshot to draw."""
+        self._report_delays(snapshot)
         self._snapshot, self._shown_at = snapshot, time.monotonic()
 
     def say(self, message: str) -> None:

@@ -46,6 +46,11 @@ def _remedy(setting: str, entry: str | None) -> str:
     return f"--{setting.replace('_', '-')} N" if entry is None else f"change {setting} in {entry}"
 
 
+def slower_host(host: str, delay: float) -> str:
+    """Describe a host whose robots.txt wants a longer delay than the settings."""
+    return f"{host} wants {span(delay)} between two requests (Crawl-delay in its robots.txt)."
+
+
 def offline_plan(pages: int | None) -> str:
     """Describe a crawl of cached pages. `pages` is its limit."""
     count = "as many pages as the cache has" if pages is None else f"up to {count_pages(pages)}"

@@ -188,9 +188,9 @@ class AsyncCrawl:
         if pages is not None:  # minus the pages that the job has already
             pages = max(0, pages - pages_in(notes))
         parsed = (url for url in map(parse_url, self.seeds) if isinstance(url, Url))
-        hosts = dict.fromkeys(url.domain for url in parsed if self._session.refusal(url) is None)
+        allowed = [url for url in parsed if self._session.refusal(url) is None]
         has_requisites = self.options.requisites != "none"
-        return await plan(self._session, hosts, pages, self.options.patience, has_requisites=has_requisites)
+        return await plan(self._session, allowed, pages, self.options.patience, has_requisites=has_requisites)
 
     async def snapshot(self, hosts: int = 50) -> CrawlSnapshot:
         """Return the progress, with the state of at most `hosts` hosts."""
@@ -252,6 +252,8 @@ class AsyncCrawl:
             queues=self._queues,
             left={host: min(each) for host, each in lefts.items() if each},
             ends_in=None if most is None else most - (now - self._crawler.began_at),
+            crawl_delays={each.host: each.crawl_delay for each in rows if each.crawl_delay},
+            quotas=self._crawler.fetches.hosts.quotas(each.host for each in self._queues),
         )
         return self._estimate.time_left(observed)
 

@@ -135,7 +135,7 @@ class Crawler:
 
     def waits_for(self) -> float | None:
         """Return the seconds until the next host is due; None if one is due now or no URL is left."""
-        return max(0.0, self._due_at - self._timers.now()) if self._due else None
+        return max(0.0, self._due_at - self._timers.now()) if self._due and not self.results.finished else None
 
     def wake(self) -> None:
         """Wake the loop, from any thread. If it is awake, its next sleep ends at once."""
@@ -426,7 +426,7 @@ class Crawler:
 
     async def _write(self) -> None:
         """Write the results. Pages with very many links take several turns."""
-        self._written_at = self._timers.now()
+        self._written_at, self._due = self._timers.now(), None
         batch: list[Finished] = []
         later: list[Finished] = []
         for each in list(self.results.finished):

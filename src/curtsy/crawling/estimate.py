@@ -17,9 +17,12 @@ import msgspec
 from curtsy.core.host import Host, fresh, in_time
 from curtsy.core.plan_messages import REQUISITES_TAKE_MORE, offline_plan, plan_message
 from curtsy.core.policy import Policies, Policy
+from curtsy.core.rules import Rules, crawl_delay
 from curtsy.core.setting import DAY
 from curtsy.core.time import SECOND, Now
+from curtsy.core.url import Url
 from curtsy.crawling.frontier.protocol import Counts, HostQueue
+from curtsy.engine.context import rules_key
 from curtsy.engine.session import Session
 
 MINUTE = 60.0
@@ -39,6 +42,9 @@ MOST_MARKS = 1000
 
 LEAST = 3
 """URLs from which on a measured rate counts."""
+
+PRIOR = 2
+"""Pages that are added to those fetched, so that one early error does not seem to be a third of all URLs."""
 
 GROWING = 0.3
 """URLs found per finished one from which on the end of the queue is unknown."""
@@ -88,6 +94,9 @@ class Outlook(NamedTuple):
 
     hosts: int = 1
     """Number of hosts that are alike; the other values are those of one of them."""
+
+    quota: float = math.inf
+    """URLs that the crawl takes of the host at most."""
 
 
 class TimeLeft(NamedTuple):
@@ -184,29 +193,43 @@ def _time_for(hosts: Sequence[Outlook], goal: float) -> float:
     return late
 
 
-def _outlook(policy: Policy, record: Host | None, now: Now, pages: int) -> Outlook:
-    """Return the outlook of a host that has this many pages to fetch."""
+def _outlook(policy: Policy, record: Host | None, now: Now, pages: int, crawl_delay: float) -> Outlook:
+    """Return the outlook of a host that has this many pages to fetch; `crawl_delay` is that of its robots.txt."""
     left, _, resets_in = pages_left(policy, record, now)
-    gap, daily = gap_of(policy, 0.0 if record is None else record.crawl_delay / SECOND), per_day(policy)
+    recorded = 0.0 if record is None else record.crawl_delay / SECOND
+    gap, daily = gap_of(policy, max(recorded, crawl_delay)), per_day(policy)
     return Outlook(pages, gap, 0.0, math.inf if left is None else left, math.inf if daily is None else daily, resets_in)
 
 
+async def _crawl_delay(session: Session, policy: Policy, origins: Iterable[str]) -> float:
+    """Return the Crawl-delay of a host's robots.txt, if that is known. Its record has it from the first page on."""
+    delays = [0.0]
+    for origin in origins if policy.respect_robots else ():
+        rules: Rules | None = await session.store.read(rules_key(origin))
+        delays.append((rules and crawl_delay(rules, session.policies.user_agent)) or 0.0)
+    return max(delay for delay in delays if delay <= policy.max_crawl_delay)
+
+
 async def plan(
-    session: Session, hosts: Iterable[str], pages: int | None, patience: float, *, has_requisites: bool = False
+    session: Session, seeds: Iterable[Url], pages: int | None, patience: float, *, has_requisites: bool = False
 ) -> CrawlPlan:
-    """Estimate the duration of `pages` pages on these hosts by their policies and records, without any request.
+    """Estimate the duration of `pages` pages on the seeds' hosts by policies and records, without any request.
 
     `patience` is the time in seconds for which the crawl waits for the next day's budget. `has_requisites`: the crawl
-    also fetches the files that its pages need. Without hosts, the message is empty.
+    also fetches the files that its pages need. Without seeds, the message is empty.
     """
     policies, now = session.policies, await session.store.now()
+    hosts: dict[str, dict[str, None]] = {}
+    for seed in seeds:
+        hosts.setdefault(seed.domain, {})[seed.origin] = None
     rules = [(host, policies.of(host)) for host in hosts]
     found = [(policy, await session.store.read(policy.key_for(host))) for host, policy in rules]
     if not found:
         return CrawlPlan(0, 0.0, 0.0, 0, "")
     if session.is_offline:
         return CrawlPlan(pages, 0.0, None if pages is None else 0.0, None, offline_plan(pages))
-    outlooks = [_outlook(policy, record, now, pages or 0) for policy, record in found]
+    delays = [await _crawl_delay(session, policy, hosts[host]) for host, policy in rules]
+    outlooks = [_outlook(*each, now, pages or 0, delay) for each, delay in zip(found, delays, strict=True)]
     limits = [(host, pages_left(*each, now)[1]) for (host, _), each in zip(rules, found, strict=True)]
     origin = session.settings.current.entry_origin
     limited = {(setting, origin(host, setting)): None for host, setting in limits if setting}
@@ -321,7 +344,7 @@ class Meter:
     def page_share(self) -> float:
         """Return the part of the finished URLs that are pages; 1 if unknown."""
         change = self._change(LONG)
-        return max(change.pages / change.done, 0.1) if change.done >= LEAST else 1.0
+        return max((change.pages + PRIOR) / (change.done + PRIOR), 0.1) if change.done >= LEAST else 1.0
 
     @property
     def growth(self) -> float:
@@ -370,6 +393,12 @@ class Observed(NamedTuple):
     ends_in: float | None = None
     """Seconds until `max_time`; None without one."""
 
+    crawl_delays: Mapping[str, float] = {}
+    """Seconds between two requests that the robots.txt of a host wants, if the settings want fewer."""
+
+    quotas: Mapping[str, int] = {}
+    """Pages that `max_pages_per_host` still allows; empty without it."""
+
 
 class Estimate:
     """Estimate of the time left of a running crawl."""
@@ -411,11 +440,13 @@ class Estimate:
         is_endless = (
             meter.growth >= 1
             and meter.growth_in(MINUTE) >= 1
-            and all(math.isfinite(min(most, math.inf if is_repeat else each.today)) for each in hosts)
+            and all(math.isfinite(min(most, each.quota, math.inf if is_repeat else each.today)) for each in hosts)
         )
         if is_endless:
-            hosts = [each._replace(queued=max(each.queued, min(most, each.today))) for each in hosts]
-        goal, left = forecast(hosts, most, qps)
+            hosts = [each._replace(queued=max(each.queued, min(most, each.quota, each.today))) for each in hosts]
+        share = meter.share  # of the pace only: the time until a host is due is known
+        hosts = [each._replace(gap=each.gap / share) for each in hosts]
+        goal, left = forecast(hosts, most, None if qps is None else qps * share)
         if left.today is None or not goal:
             return TimeLeft(0.0, left.in_all)
         counts = now.counts
@@ -424,10 +455,12 @@ class Estimate:
         is_open = goal < most and left.in_all is None and not is_endless  # else a limit ends it first
         growth = max(0.0, meter.growth) if is_open else 0.0
         if is_open and max(growth, meter.burst_growth) >= GROWING:
-            return TimeLeft(now.ends_in, least=left.today / meter.share if now.ends_in is None else None)
+            return TimeLeft(now.ends_in, least=left.today if now.ends_in is None else None)
         # The growth may have just ended, or go on: between both, the error is at most GROWING / 2.
-        paced = left.today / (1 - growth / 2) / meter.share
-        today = paced or (goal / meter.url_rate if meter.url_rate > 0 else None)
+        today: float | None = left.today / (1 - growth / 2)
+        if qps is None and any(each.queued and not each.gap and each.wait < MINUTE for each in hosts):
+            rate = meter.url_rate  # only this says how fast hosts without delays are
+            today = max(today or 0.0, goal / rate) if rate > 0 else today or None
         if today is not None and now.ends_in is not None and now.ends_in < today:
             return TimeLeft(max(0.0, now.ends_in))
         return TimeLeft(today, left.in_all)
@@ -436,7 +469,7 @@ class Estimate:
         if self._is_offline:
             return Outlook(queue.queued, 0.0)
         policy = policies.of(queue.host)
-        gap, wait = gap_of(policy), queue.due_in
+        gap, wait = gap_of(policy, now.crawl_delays.get(queue.host, 0.0)), queue.due_in
         daily = per_day(policy)
         today = now.left.get(queue.host, daily)
         cost = max(1 - now.free, 0.01)
@@ -447,7 +480,9 @@ class Estimate:
             allowed, resets_in = 0.0, wait
         elif allowed < queue.queued:
             resets_in = policy.calendar.day_of(int(now.epoch))[1] - now.epoch
-        return Outlook(queue.queued, gap, gap if wait is None else wait, allowed, each_day, resets_in)
+        quota = now.quotas.get(queue.host, math.inf)
+        queued, wait = min(queue.queued, quota), gap if wait is None else wait
+        return Outlook(queued, gap, wait, allowed, each_day, resets_in, quota=quota)
 
 
 def _pace(hosts: Iterable[Outlook], qps: float | None) -> float:

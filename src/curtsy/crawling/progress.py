@@ -134,6 +134,9 @@ class HostProgress(msgspec.Struct, frozen=True):
     """Requests left of today's budget; None if it is unlimited or unknown."""
 
     pages_left: int | None = None
+    crawl_delay: float | None = None
+    """Seconds between two requests that its robots.txt wants, if the settings want fewer; else None."""
+
     why: str = ""
     """Short description of the reason why the host is not contacted for a while; else empty."""
 
@@ -278,6 +281,7 @@ class _Host(msgspec.Struct, gc=False):
     ready_at: float = 0.0
     requests_left: int | None = None
     pages_left: int | None = None
+    crawl_delay: float = 0.0
 
 
 class Hosts:
@@ -311,6 +315,13 @@ class Hosts:
         left = self.most_pages - known.job_pages
         return left, left - known.out
 
+    def quotas(self, hosts: Iterable[str]) -> dict[str, int]:
+        """Return the pages left in the quota of each host; empty if there is no quota."""
+        if self.most_pages is None:
+            return {}
+        pages = {host: known.job_pages if (known := self._hosts.get(host)) else 0 for host in hosts}
+        return {host: max(0, self.most_pages - count) for host, count in pages.items()}
+
     def began(self, host: str) -> None:
         """Count a started fetch."""
         self._of(host).out += 1
@@ -335,6 +346,7 @@ class Hosts:
             self.paused_at = ended_at
         if news.requests_left is not None or news.pages_left is not None:
             known.requests_left, known.pages_left = news.requests_left, news.pages_left
+        known.crawl_delay = news.crawl_delay or known.crawl_delay
         if reason in _STATES:
             what = describe(reason).what
             known.state, known.why = _STATES[reason], f"{what}, because {news.cause}" if news.cause else what
@@ -371,4 +383,4 @@ class Hosts:
             state = "done"
         queued, wait = None if queue is None else queue.queued, None if state in ("done", "fetching") else next_in
         numbers = known.pages, known.errors, queued, wait, known.requests_left, known.pages_left
-        return HostProgress(host, state, *numbers, known.why)
+        return HostProgress(host, state, *numbers, known.crawl_delay or None, known.why)

@@ -147,12 +147,15 @@ class HostNews(msgspec.Struct, frozen=True, gc=False):
     cause: str
     requests_left: int | None
     pages_left: int | None
+    crawl_delay: float = 0.0
+    """Seconds between two requests that the site's robots.txt wants, if the settings want fewer; else 0."""
 
     @classmethod
-    def of(cls, result: FetchResult) -> Self:
+    def of(cls, result: FetchResult, crawl_delay: float) -> Self:
         """Return the news of a response."""
-        record = result.record
-        return cls(result.reason, result.retry_after, result.cause, record.requests_left, record.pages_left)
+        reason, record = result.reason, result.record
+        delay = 0.0 if reason is Reason.CRAWL_DELAY_TOO_LONG else crawl_delay  # then it is not followed
+        return cls(reason, result.retry_after, result.cause, record.requests_left, record.pages_left, delay)
 
 
 class Finished(msgspec.Struct):

@@ -17,6 +17,7 @@ from curtsy.core.fair_share import AddressShares, FairShares
 from curtsy.core.outcome import retry_reason
 from curtsy.core.request import Reply
 from curtsy.core.result import FetchResult
+from curtsy.crawling.estimate import gap_of
 from curtsy.crawling.filters import Filters
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Room
 from curtsy.crawling.progress import Hosts
@@ -401,7 +402,10 @@ class RunningFetches:
     def _finish(self, finished: Finished, result: FetchResult | None, answered_at: float | None) -> None:
         finished.answered_at = answered_at
         if result is not None:
-            finished.bytes, finished.news = result.record.bytes, HostNews.of(result)
+            delay = self._session.crawl_delay(origin_of(finished.claimed.url))
+            if delay and delay <= gap_of(self._session.policies.of(finished.claimed.host)):
+                delay = 0.0
+            finished.bytes, finished.news = result.record.bytes, HostNews.of(result, delay)
         self._results.put(finished)
         self.hosts.ended(finished, self._timers.now())
 

@@ -374,6 +374,10 @@ class Session:
         known = self.context.known_rules(origin)
         return None if known is None else known.rules
 
+    def crawl_delay(self, origin: str) -> float:
+        """Return the seconds between two requests that the known robots.txt of an origin wants; 0 without a value."""
+        return max(self.context.heeded(origin).values(), default=0.0)
+
     def forget_rules(self) -> None:
         """Make every origin's rules expire, so that they are fetched again."""
         self.context.forget_rules()
