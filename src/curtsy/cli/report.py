@@ -121,7 +121,8 @@ class CrawlView(LineDisplay):
 
     def show(self, snapshot: CrawlSnapshot) -> None:
         """Set the snapshot to draw."""
-        self._report_delays(snapshot)
+        if self.live is not None:
+            self._report_delays(snapshot)
         self._snapshot, self._shown_at = snapshot, time.monotonic()
 
     def say(self, message: str) -> None:
