@@ -94,6 +94,9 @@ class Driven:
     def renew(self, claimed: Claimed) -> Claimed | None:
         return self._run(self.inner.renew(claimed))
 
+    def hasten(self, *hosts: str) -> None:
+        self._run(self.inner.hasten(hosts))
+
     def due_in(self) -> float | None:
         return self._run(self.inner.due_in())
 

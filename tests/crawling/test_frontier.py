@@ -473,6 +473,32 @@ def test_an_end_can_say_that_a_host_is_due_later_or_sooner(make: Make, time: Tim
     assert len(frontier.claim()) == 1
 
 
+def test_a_host_that_is_hastened_is_due_now_and_no_other(frontier: Driven, time: Time) -> None:
+    """Also one without queued URLs, and not one with a leased URL"""
+    frontier.add(urls("a.org", 1, 2) + urls("b.org", 1) + urls("c.org", 1, 2) + urls("sub.a.org", 1))
+    for claimed in frontier.claim(9):
+        if claimed.host == "c.org":
+            frontier.done(claimed, after=300)
+        else:
+            frontier.defer(claimed, 200 if claimed.host == "sub.a.org" else 400)
+    assert (frontier.claim(9), frontier.due_in()) == ([], 200)
+
+    frontier.hasten("a.org", "c.org", "nowhere.org")
+
+    assert frontier.due_in() == 0
+    claims = frontier.claim(9)
+    assert sorted(texts(claims)) == [*urls("a.org", 1), *urls("c.org", 2)]
+    for claimed in claims:
+        frontier.done(claimed, after=50)
+    frontier.hasten("c.org")
+    frontier.add(urls("c.org", 3))
+    assert texts(frontier.claim(9)) == urls("c.org", 3)
+    time.seconds += 50
+    assert texts(frontier.claim(9)) == urls("a.org", 2)
+    frontier.hasten("a.org", "b.org", "c.org", "sub.a.org")
+    assert sorted(texts(frontier.claim(9))) == [*urls("b.org", 1), *urls("sub.a.org", 1)]
+
+
 @pytest.mark.parametrize(("seconds", "most"), [(-5, 0), (math.nan, 0), (math.inf, 11 * 365 * 86_400), (1e300, 1e9)])
 def test_any_number_is_a_hint(frontier: Driven, seconds: float, most: float) -> None:
     frontier.add(urls("a.org", 1))
@@ -645,6 +671,14 @@ class Model(RuleBasedStateMachine):
         self.expire()
         assert not self.frontier.done(claimed)
         assert not self.frontier.defer(claimed, 5)
+
+    @rule(hosts=st.sets(HOSTS))
+    def hasten(self, hosts: set[str]) -> None:
+        self.frontier.claim(0)  # ends the leases that are over
+        self.expire()
+        self.frontier.hasten(*hosts)
+        for host in hosts - {host_of(url) for url in self.out}:
+            self.due_at.pop(host, None)
 
     @rule(seconds=st.one_of(SECONDS, st.just(LEASE / 2), st.just(LEASE)))
     def wait(self, seconds: float) -> None:

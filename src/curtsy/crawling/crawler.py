@@ -32,10 +32,11 @@ from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.page_limit import PageLimit
 from curtsy.crawling.progress import CrawlSummary, Ended, Hosts, end_message
 from curtsy.crawling.reader import moment
+from curtsy.crawling.rest_watch import RestWatch
 from curtsy.crawling.results import Finished, Results, SkippedUrl
 from curtsy.crawling.running_fetches import MAX_WAIT, SETTLING, SUSPECT, RunningFetch, RunningFetches, longest_queue
 from curtsy.crawling.seeds import HEAD, Feeder, Seeds, no_seeds
-from curtsy.crawling.store_watch import LONGEST_OUTAGE, StoreOut, StoreWatch
+from curtsy.crawling.store_watch import LONGEST_OUTAGE, STORE_RETRY, StoreOut, StoreWatch, warn_of_outage
 from curtsy.crawling.worker_pool import SentClaim, WorkerPool, WorkersDied
 from curtsy.engine.session import Session
 from curtsy.engine.timers import BatchWaiter
@@ -60,9 +61,6 @@ SHARED_LOOK = 1.0
 
 FIRST_RETRY, LONGEST_RETRY = 1.0, 30.0
 """First and longest delay in seconds before a retry after a full disk."""
-
-STORE_RETRY = 0.25
-"""Seconds between two checks of a store that is out; they only read what its own probes have found."""
 
 
 class Crawler:
@@ -107,6 +105,7 @@ class Crawler:
             session, self.filters, self.results, self.wake, frontier.locate, places=options.max_in_flight,
             hosts=Hosts(options.max_pages_per_host), is_shared=lease is not None,
         )  # fmt: skip
+        self._rest_watch = RestWatch(session, frontier, self.fetches.hosts)
         self._feeder = Feeder(seeds, session, self.filters, frontier, self._leave, pool)
         self._waiter: BatchWaiter | None = None
         """Waiter of the task that runs the loop; None before and after."""
@@ -298,6 +297,7 @@ class Crawler:
         await self._feed()
         if self.counts.queued:
             await self._store_watch.check()
+        await self._rest_watch.look()
         await self._start()
         if self._has_batch():
             return None
@@ -365,6 +365,8 @@ class Crawler:
         waits = [] if self.is_idle else [self._renew_in()]
         if due is not None and self._room() > 0:
             waits.append(due)
+        if (look_in := self._rest_watch.look_in()) is not None:
+            waits.append(look_in)
         if self._lease is not None or self._committer.is_watched:
             waits.append(SHARED_LOOK)
         if self._options.max_time is not None:
@@ -472,7 +474,7 @@ class Crawler:
         reasons, elapsed = self._committer.left, self._elapsed()
         is_hurried = self.failure is not None or self.stopping is not None
         longest = 0.0 if is_hurried else min(LONGEST_OUTAGE, self._options.patience)
-        with self._frontier.outlast(longest, _warn_of_outage):
+        with self._frontier.outlast(longest, warn_of_outage):
             with contextlib.suppress(CurtsyError):  # the note is informational: a full disk is ignored
                 waited_for = self.fetches.hosts.due_first(self._timers.now())
                 notes = {ENDED: str(ended), WAITED_FOR: waited_for, **self._committer.final_note(elapsed)}
@@ -493,7 +495,3 @@ class Crawler:
         summary = CrawlSummary(ended, totals, left, resume_in, reasons, message, outputs, deaths)
         _log.info(message, **summary.as_dict())
         return summary
-
-
-def _warn_of_outage(error: CurtsyError) -> None:
-    _log.warning(f"{error} The crawl ends when the server answers.")

@@ -268,6 +268,13 @@ _STATES = {
 }
 
 
+SHORT = 5.0
+"""Seconds: a host that is due later rests, and may be found to be available earlier."""
+
+_CAN_CHANGE = {*_STATES, Reason.DEADLINE}
+"""Refusals by the record of a host, which a user or another process may change."""
+
+
 class _Host(msgspec.Struct, gc=False):
     pages: int = 0
     """Pages of this run."""
@@ -279,6 +286,8 @@ class _Host(msgspec.Struct, gc=False):
     state: str = "waiting"
     why: str = ""
     ready_at: float = 0.0
+    is_hastened: bool = False
+    """True if it was found to be available earlier, and neither a page nor its record has shown more since."""
     requests_left: int | None = None
     pages_left: int | None = None
     crawl_delay: float = 0.0
@@ -291,6 +300,8 @@ class Hosts:
         """Create the statistics. `most_pages` is the maximum number of pages of a host; None for no limit."""
         self.most_pages = most_pages
         self._hosts: dict[str, _Host] = {}
+        self._resting: dict[str, None] = {}
+        """Hosts that were due later than SHORT by the last result, the next one to look at first."""
         self.paused_at: float | None = None
         """Time since which the only result is that hosts are paused indefinitely; None after any other result."""
 
@@ -298,7 +309,9 @@ class Hosts:
         known = self._hosts.get(host)
         if known is None:
             if len(self._hosts) >= MOST_HOSTS:
-                del self._hosts[next(name for name, each in self._hosts.items() if not each.out)]
+                oldest = next(name for name, each in self._hosts.items() if not each.out)
+                del self._hosts[oldest]
+                self._resting.pop(oldest, None)
             known = self._hosts[host] = _Host()
         return known
 
@@ -337,9 +350,13 @@ class Hosts:
         known.ready_at = ended_at + (wait or 0.0)
         known.state, known.why = "waiting", ""
         news = finished.news
+        self._resting.pop(finished.claimed.host, None)
         if news is None:
             return
         reason = news.reason
+        if (reason in _CAN_CHANGE or reason not in REFUSALS) and known.ready_at - now > SHORT:
+            self._resting[finished.claimed.host] = None
+        known.is_hastened &= reason is not None
         if reason is not Reason.PAUSED or news.retry_after is not None:
             self.paused_at = None
         elif self.paused_at is None:
@@ -356,6 +373,40 @@ class Hosts:
             known.errors += 1
             if news.retry_after is not None:
                 known.state, known.why = "resting", news.cause
+
+    @property
+    def has_resting(self) -> bool:
+        """Return whether any host rests."""
+        return bool(self._resting)
+
+    def resting(self, now: float, most: int) -> dict[str, float]:
+        """Return at most `most` hosts that rest, in turn, each with the seconds until it is due."""
+        found: dict[str, float] = {}
+        for host in list(islice(self._resting, most)):
+            del self._resting[host]
+            known = self._hosts[host]
+            if known.ready_at > now:
+                self._resting[host] = None
+                if not known.out:
+                    found[host] = known.ready_at - now
+        return found
+
+    def may_hasten(self, host: str, *, is_earlier: bool) -> bool:
+        """Return whether a host is to be due now, because its record says that it is available earlier.
+
+        If the host rests nevertheless, its record is not the reason. So the host is not hastened again before its
+        record has agreed, or a page was fetched.
+        """
+        known = self._hosts[host]
+        known.is_hastened &= is_earlier
+        return is_earlier and not known.is_hastened
+
+    def hasten(self, hosts: Iterable[str], now: float) -> None:
+        """Record that hosts are due now."""
+        for host in hosts:
+            self._resting.pop(host, None)
+            known = self._hosts[host]
+            known.state, known.why, known.ready_at, known.is_hastened = "waiting", "", now, True
 
     def count(self) -> int:
         """Return the number of remembered hosts."""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from curtsy.core.errors import PolicyError, StoreError
+from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.stores import AsyncStore
+from curtsy.system.log import LibraryLogger, library_logger
+
+_log: LibraryLogger = library_logger("crawl")
 
 LONGEST_OUTAGE = 60.0
 """Maximum seconds for which the start and the end of a crawl wait for its server, at most `patience`."""
+
+STORE_RETRY = 0.25
+"""Seconds between two checks of a store that is out; they only read what its own probes have found."""
 
 
 class StoreOut(StoreError):
@@ -39,3 +45,8 @@ class StoreWatch:
         if isinstance(store.outage, PolicyError):
             raise store.outage
         raise StoreOut(str(store.outage), self._patience if self._has_answered else min(LONGEST_OUTAGE, self._patience))
+
+
+def warn_of_outage(error: CurtsyError) -> None:
+    """Log that a crawl cannot end before its server answers."""
+    _log.warning(f"{error} The crawl ends when the server answers.")

@@ -123,6 +123,11 @@ class HostSchedule:
         elif self._place[host] == _LATER:
             self._put_later(host)  # the old heap entry is skipped when it comes up
 
+    def hasten(self, host: int, now: int) -> None:
+        """Make a host due now that is due later, unless it has a leased URL."""
+        if host < len(self._place) and not self._out[host] and self._due_at[host] > now:
+            self.postpone(host, now, now)
+
     def out(self, host: int) -> int:
         """Return the number of leased URLs of a host."""
         return self._out[host]

@@ -11,7 +11,7 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -262,6 +262,13 @@ class LocalFrontier:
     async def keep(self, claims: Sequence[Claimed]) -> list[bool]:
         """Return True for each claim: in one process, only `claim` takes back expired leases."""
         return [True] * len(claims)
+
+    async def hasten(self, hosts: Collection[str]) -> None:
+        """Make hosts due now that are due later, except for those with a leased URL."""
+        schedule, now = self._present()
+        for name in hosts:
+            if (host := self._table.find(name)) is not None:
+                schedule.hasten(host, now)
 
     async def due_in(self) -> float | None:
         """Return the seconds until `claim` may find a URL; None for never."""

@@ -312,6 +312,24 @@ return report(new)
 """,
 )
 
+# ARGV from 5: hosts. Those that are due later, and have no leased URL, are due now.
+HASTEN = lua(
+    PRELUDE,
+    QUEUES,
+    r"""
+for at = 5, #ARGV do
+  local host = get_host(ARGV[at])
+  if host.due > now and host.out == 0 then
+    host.due, is_changed = now, true
+    redis.call('ZREM', DUE .. ':' .. host.site, host.name)
+    set_host(host)
+    place(host)
+  end
+end
+return report(0)
+""",
+)
+
 # ARGV from 5: ticket, nonce, microseconds of the lease.
 RENEW = lua(
     PRELUDE,

@@ -24,6 +24,7 @@ from curtsy.core.time import SECOND
 from curtsy.crawling.frontier.protocol import Counts, Outlook, Room
 from curtsy.crawling.frontier.redis_codec import Report
 from curtsy.crawling.frontier.redis_jobs import PRESENCE
+from curtsy.http.registered_domain import site_of
 
 GRACE = SECOND // 4
 """Microseconds for which other workers leave a due host to the owner of its partition."""
@@ -42,6 +43,9 @@ NEVER = 1 << 62
 PARTITIONS, MOST_PARTITIONS = 1024, 4096
 """Partitions of a new job, enough for even shares of 64 nodes and some hundred workers, and their maximum number:
 checking more would only cost time."""
+
+WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512)
+"""Partitions queried at once in each round: few at first, so that one reply has many URLs."""
 
 _NAMES = 10_000
 _NONE = msgspec.Raw(b"\xc0")
@@ -123,6 +127,13 @@ class Partitions:
                 self._numbers.clear()
             number = self._numbers[site] = _hash(site) % len(self._due_at)
         return number
+
+    def of_hosts(self, hosts: Iterable[str]) -> dict[int, list[str]]:
+        """Return hosts by their partition."""
+        found: dict[int, list[str]] = {}
+        for host in hosts:
+            found.setdefault(self.of(site_of(host)), []).append(host)
+        return found
 
     def grace(self, partition: int) -> int:
         """Return the microseconds for which hosts of a partition are left to another worker."""

@@ -12,7 +12,7 @@ The frontier receives these decisions as hints (`after`, `seconds`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -270,6 +270,10 @@ class AsyncFrontier(Protocol):
 
         It contacts no server unless a lease may have expired, so it is cheap enough to call before every write.
         """
+        ...
+
+    async def hasten(self, hosts: Collection[str]) -> None:
+        """Make hosts due now that are due later, except for those with a leased URL. Unknown hosts are ignored."""
         ...
 
     async def due_in(self) -> float | None:

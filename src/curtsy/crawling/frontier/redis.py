@@ -15,7 +15,7 @@ import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import compress
 from typing import Any
 
@@ -26,8 +26,8 @@ from curtsy.core.time import SECOND
 from curtsy.crawling.frontier import redis_codec
 from curtsy.crawling.frontier.local import microseconds
 from curtsy.crawling.frontier.lua_job import BEAT
-from curtsy.crawling.frontier.lua_partition import ADD, CLAIM, END, PASS_OVER, RENEW, REPORT
-from curtsy.crawling.frontier.partition import LOOK, NEVER, PARTITIONS, Partitions, check_partitions, total
+from curtsy.crawling.frontier.lua_partition import ADD, CLAIM, END, HASTEN, PASS_OVER, RENEW, REPORT
+from curtsy.crawling.frontier.partition import LOOK, NEVER, PARTITIONS, WIDTHS, Partitions, check_partitions, total
 from curtsy.crawling.frontier.protocol import (
     MOST_FAILURES,
     Claimed,
@@ -55,15 +55,6 @@ A longer fetch renews its lease.
 
 MARGIN = 5.0
 """Seconds before the end of a lease at which its holder treats it as expired; at most a tenth of it."""
-
-ANY = 2**32 - 1
-"""Limit of leased URLs per host that means no limit."""
-
-_NONCE = 32
-"""Bits of the random number that marks the claims of one call."""
-
-_WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512)
-"""Partitions queried at once in each round: few at first, so that one reply has many URLs."""
 
 
 class RedisFrontier:
@@ -178,7 +169,7 @@ class RedisFrontier:
         held = Counter(room.sites) if room is not None else Counter()
         self._partitions.reopen(room, held, self._now())
         waiting = self._partitions.due(self._now())
-        for width in _WIDTHS:
+        for width in WIDTHS:
             if not waiting or (limit and len(claimed) >= limit):
                 break
             width = min(width, limit - len(claimed)) if limit else width
@@ -221,7 +212,7 @@ class RedisFrontier:
         """
         share, rest = divmod(limit, len(asked))
         common = "" if callable(self._concurrency) else self._limit("")
-        nonce = secrets.randbits(_NONCE)
+        nonce = secrets.randbits(redis_codec.NONCE)
         calls = []
         for place, partition in enumerate(asked):
             slots = self._partitions.slots(partition, room, held, share + 1)
@@ -346,6 +337,13 @@ class RedisFrontier:
                 self._claims.pop(claimed.ticket, None)
                 renewals.append(None)
         return renewals
+
+    async def hasten(self, hosts: Collection[str]) -> None:
+        """Make hosts due now that are due later, except for those with a leased URL."""
+        job, parts = await self._opened(), self._partitions.of_hosts(hosts)
+        calls = [self._call(job, HASTEN, partition, *names) for partition, names in parts.items()]
+        for partition, reply in zip(parts, await self._registry.demand(calls), strict=True):
+            self._learn(partition, reply)
 
     async def due_in(self) -> float | None:
         """Return the seconds until `claim` may find a URL; None if no worker has any left.
@@ -497,4 +495,4 @@ class RedisFrontier:
 
     def _limit(self, host: str) -> int:
         limit = self._concurrency(host) if callable(self._concurrency) else self._concurrency
-        return ANY if limit is None else limit
+        return redis_codec.ANY if limit is None else limit

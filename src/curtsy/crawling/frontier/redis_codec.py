@@ -34,6 +34,12 @@ _MIDDLE = 1 << 52
 _NUMBERS = 1 << 64
 """Upper bound of a ticket number over all partitions."""
 
+NONCE = 32
+"""Bits of the random number that marks the claims of one call."""
+
+ANY = 2**32 - 1
+"""Limit of leased URLs per host that means no limit."""
+
 
 class Script(NamedTuple):
     """Lua script with the SHA-1 by which a server caches it."""
