@@ -17,6 +17,7 @@ from curtsy.engine.gate_steps import charge
 from curtsy.engine.host_view import RECENT
 from tests.cli.documented import FIELDS
 from tests.cli.shell import Shell
+from tests.support.reply import dripping
 from tests.support.site import Reply, Site
 from tests.support.snapshot import Snapshot
 
@@ -188,6 +189,17 @@ def test_a_breaker_says_what_opened_it(shell: Shell, site: Site) -> None:
     assert "denied (403)" in one
     assert "no connection" in refused
     assert "no connection" in why
+
+
+def test_a_breaker_says_that_slow_bodies_opened_it(shell: Shell, site: Site) -> None:
+    """Q5: a status of success did not open it"""
+    site.reply("/", dripping(b"slow" * 1000, every=0.1))
+    shell("get", site.url("/"), "--no-cache", "--timeout", "0.3")
+
+    [found], why = shell("breaker", "ls", "--json").json, shell("why", site.url("/")).out
+
+    assert (found["opened_by"], found["last_status"]) == ("failures:timeout", 200)
+    assert "its requests failed (no response in time)" in why
 
 
 def test_several_hosts_are_shown_by_names_and_urls_and_unknown_ones_are_told_of(shell: Shell) -> None:

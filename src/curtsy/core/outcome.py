@@ -65,7 +65,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """True if a redirect from another registered domain led to the host. The breaker then ignores the reply (C22)."""
 
     failure: str = ""
-    """Reason code of a failure without a status, such as `timeout`."""
+    """Reason code of a failure, such as `timeout`; empty if the reply was a response."""
 
     keeps_slot: bool = False
     """True if the body is still being read, so that the request keeps its slot until `amendment.Release`."""

@@ -199,8 +199,12 @@ def _block(outcome: Outcome, policy: Policy) -> str:
 
 
 def _cause(name: str, outcome: Outcome) -> str:
-    """Return a cause from `breaker.CAUSES` with the status of the reply or the reason code of the failure, if known."""
-    return f"{name}:{outcome.status or outcome.failure}".rstrip(":")
+    """Return a cause from `breaker.CAUSES` with the status of the reply or the reason code of the failure, if known.
+
+    A status of success is no cause: a body that came too slowly fails with `timeout`, although its status was 200.
+    """
+    is_cause = outcome.status >= 400 or not outcome.failure
+    return f"{name}:{(is_cause and outcome.status) or outcome.failure}".rstrip(":")
 
 
 def tripped(
