@@ -37,6 +37,7 @@ from tests.support.bounds import Lateness, Slowness
 from tests.support.polling import block_until, steady, until
 from tests.support.redis_server import RedisCluster, RedisServer
 from tests.support.site import Reply, Site, Visit, dripping, hang
+from tests.support.snapshot import Snapshot
 
 HOSTS = [f"127.0.0.{number}" for number in range(1, 7)]
 GAP = 0.25
@@ -551,6 +552,37 @@ async def test_a_shared_job_is_not_joined_from_where_it_never_was(site: Site, tm
                 await crawl.run()
 
     assert site.count(host="127.0.0.2") == 0
+
+
+async def test_a_worker_with_another_scope_is_refused_while_others_work(
+    site: Site, tmp_path: Path, snapshot: Snapshot, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F53: a URL that one worker skips is skipped for all; a worker that is alone may change the scope"""
+    site.page("/", html("/a", "/b"))
+    site.page("/a", html())
+    site.reply("/b", hang())
+    with RedisServer() as server:
+        given: dict[str, Any] = {**QUICK, "store": server.url, "job": tmp_path / "shared"}
+        async with acrawl(site.url("/"), **given) as crawl:
+            running = asyncio.ensure_future(crawl.run())
+            await until(lambda: site.count("/b"))
+            for options in ({"match": "/b"}, {"skip": ["/a"], "max_depth": 1}, {"scope": "host"}):
+                async with acrawl(site.url("/"), **given | options) as other:
+                    with pytest.raises(PolicyError) as refused:
+                        await other.run()
+                snapshot(str(refused.value), " ".join(options))
+            async with acrawl(site.url("/"), **given, max_time=0) as same:
+                await same.open()
+            crawl.stop()
+            crawl.stop()
+            await running
+        assert not [each for each in caplog.records if "another scope" in each.getMessage()]
+        site.page("/b", html())
+        async with acrawl(site.url("/"), **given, max_depth=1) as alone:
+            summary = await alone.run()
+
+    assert (summary.ended, summary.totals.pages) == ("done", 3)
+    assert [each for each in caplog.records if "another scope" in each.getMessage()]
 
 
 def test_while_the_server_does_not_answer_the_crawl_pauses_and_goes_on_by_itself(site: Site, tmp_path: Path) -> None:

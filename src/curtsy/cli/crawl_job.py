@@ -158,7 +158,8 @@ def refusal(
 
     `name` is the job of the crawl, empty without one; `options` are arguments of `CrawlOptions`.
     """
-    from curtsy.crawling.jobs import COMMAND, UNNAMED, differences, folder_of, writer_of
+    from curtsy.crawling.job_scope import differences
+    from curtsy.crawling.jobs import COMMAND, UNNAMED, folder_of, writer_of
     from curtsy.crawling.options import CrawlOptions
     from curtsy.crawling.outputs.append_file import ForeignFile, file_of_other_job
 

@@ -353,6 +353,15 @@ def other_scope(change: str) -> str:
     )
 
 
+def other_shared_scope(job: str, options: Sequence[str], scope: str) -> str:
+    """Describe a worker of a shared job whose scope `options` differ from those of the workers that run it."""
+    return (
+        f"other workers run the job {job} with another scope ({', '.join(options)}), and a URL that one worker skips "
+        f"is skipped for all. The job covers {scope}. Start this worker with the same options, stop the other workers "
+        "first, or choose another job."
+    )
+
+
 def has_enough(pages: int) -> str:
     """Describe a job that has as many pages as its limit allows."""
     return f"the job has {count_pages(pages)} already: a higher --max-pages fetches more."

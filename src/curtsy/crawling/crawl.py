@@ -18,6 +18,7 @@ from curtsy.crawling.crawler import Crawler
 from curtsy.crawling.estimate import CrawlPlan, Estimate, Observed, TimeLeft, plan, slots_held
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.protocol import AsyncFrontier, HostQueue
+from curtsy.crawling.job_scope import check_shared_scope
 from curtsy.crawling.jobs import (
     COMMAND,
     OFFLINE,
@@ -338,6 +339,8 @@ class AsyncCrawl:
         notes, extract = await self.frontier.notes(), extract_note(self.options.extract)
         check_extract(self._job, extract, notes)
         check_cache_mode(self._job, self._session.is_offline, notes)
+        if self.is_shared:
+            await check_shared_scope(self._job, self.options, notes, self.frontier)
         new = {**more, EXTRACT: extract, OFFLINE: self._session.is_offline}
         if any(notes.get(name) != value for name, value in new.items()):
             await self.frontier.note(new)

@@ -293,33 +293,6 @@ def writer_of(output: str) -> Job | None:
     return next((each for each in jobs() if f"output:{output}" in each.notes), None)
 
 
-def differences(job: Job, seeds: Sequence[str], options: CrawlOptions, *, is_offline: bool) -> list[str]:
-    """Return what defines a crawl and differs from a job, in words, as far as the job's notes tell."""
-    found = [] if set(seeds) & set(job.seeds) else ["the URLs"]
-    if job.notes.get(EXTRACT) != extract_note(options.extract):
-        found.append("--extract")
-    with contextlib.suppress(PolicyError):  # an unreadable scope
-        was, now = Scope.from_plain(job.notes.get(SCOPE, {})), Scope.around(
-            seeds, kind=options.scope, domains=options.domains, match=options.match, skip=options.skip,
-            max_depth=options.max_depth, files=options.files,
-        )  # fmt: skip
-        values = ((option, getattr(was, name), getattr(now, name)) for name, option in _SCOPE_OPTIONS.items())
-        found += [
-            option for option, *both in values
-            if len({tuple(sorted(each)) if isinstance(each, tuple) else each for each in both}) > 1
-        ]  # fmt: skip
-    if bool(job.notes.get(OFFLINE)) != is_offline:
-        found.append("the cache mode (offline)")
-    return found
-
-
-_SCOPE_OPTIONS = {
-    "kind": "--scope", "domains": "--domain", "match": "--match", "skip": "--skip", "max_depth": "--max-depth",
-    "files": "--files",
-}  # fmt: skip
-"""Options of the command line by the fields of a scope. The order of their values does not matter."""
-
-
 def look(folder: Path) -> Job:
     """Return the state of a job. Raises StoreError if it is absent or damaged."""
     path = folder / FRONTIER
