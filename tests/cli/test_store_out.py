@@ -56,6 +56,21 @@ def test_a_password_that_is_refused_is_no_outage(shell: Shell, site: Site, snaps
     snapshot(done[0].err)
 
 
+def test_a_database_that_the_server_does_not_have_is_no_outage(shell: Shell, site: Site) -> None:
+    """Issue 17: a crawl does not wait for it"""
+    if reason := redis_available():
+        pytest.skip(reason)
+    linked(site, 1)
+    with RedisServer() as server:
+        store = f"{server.url.rpartition('/')[0]}/99"
+        done = [shell(*words, site.url("/"), "--store", store) for words in (("get",), ("crawl", "--job", "mine"))]
+
+    assert [each.code for each in done] == [78, 78]
+    assert site.journal == []
+    assert all("Correct its number in the store's URL." in each.err for each in done)
+    assert "when the server answers" not in "".join(each.err for each in done)
+
+
 def test_jobs_of_this_machine_are_shown_while_the_server_does_not_answer(shell: Shell, site: Site) -> None:
     """Issue 17: the list names the error below, and one job does not wait for the server's timeout"""
     if reason := redis_available():

@@ -37,6 +37,7 @@ from curtsy.testing import FakeClock
 from tests.stores.steps import Refusal, count, keep, own_words, stamp
 from tests.support.bounds import ends_within
 from tests.support.ending import ends_with_test
+from tests.support.listening import listening
 from tests.support.polling import block_until
 from tests.support.redis_server import RedisServer, lives, redis_available
 from tests.support.snapshot import Snapshot
@@ -788,6 +789,40 @@ def test_a_user_that_may_use_only_our_keys_will_do_and_one_that_may_not_is_told(
 
     alice.close()
     bob.close()
+
+
+async def test_a_database_that_the_server_does_not_have_is_an_error_of_the_url(
+    server: RedisServer, snapshot: Snapshot
+) -> None:
+    """F62: no outage, because another attempt would fail too"""
+    url = f"redis://127.0.0.1:{server.port}/99"
+    store, async_store = redis_store(url, timeout=SLOW), AsyncRedisStore(url, timeout=SLOW)
+
+    with pytest.raises(PolicyError) as blocking:
+        store.update("host:a", count)
+    with pytest.raises(PolicyError) as waited:
+        await async_store.update("host:a", count)
+
+    assert own_words(waited.value) == own_words(blocking.value)
+    snapshot(own_words(blocking.value))
+    store.close()
+    await async_store.close()
+
+
+async def test_a_web_server_in_place_of_a_redis_server_is_an_error_of_the_url(snapshot: Snapshot) -> None:
+    """F62"""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1 << 16):
+            writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+    async with listening(talk) as port:
+        store = AsyncRedisStore(f"redis://127.0.0.1:{port}/0", timeout=SLOW)
+        with pytest.raises(PolicyError) as caught:
+            await store.update("host:a", count)
+        await store.close()
+
+    snapshot(own_words(caught.value))
 
 
 async def test_a_wrong_password_is_an_error_that_does_not_show_it(server: RedisServer, snapshot: Snapshot) -> None:

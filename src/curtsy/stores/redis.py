@@ -30,7 +30,7 @@ from curtsy.stores.redis_server import (
     Server,
     close_all,
     exchange,
-    is_unknown_user,
+    is_wrong_url,
     look,
     names_of,
     pause_before,
@@ -272,7 +272,7 @@ class Connection:
             if not isinstance(error, FAILURES):
                 raise
             failed = self._server.failed(error)
-            if is_unknown_user(error):  # no outage: the server would refuse the next attempt too
+            if is_wrong_url(error):  # no outage: the next attempt would fail too
                 raise PolicyError(str(failed)) from error
             raise failed from error
         if self._client is None:

@@ -143,6 +143,10 @@ class Address(ServerUrl):
                 )
             case redis.AuthenticationError() | redis.exceptions.AuthorizationError():
                 text = f"{self.shown} refuses us: {why}. Check user and password in the store's URL."
+            case redis.exceptions.InvalidResponse():
+                text = f"{self.shown} is no Redis server: {why}. Correct the store's URL."
+            case redis.ResponseError() if _is_unknown_database(error):
+                text = f"{self.shown} does not have this database: {why}. Correct its number in the store's URL."
             case redis.TimeoutError() | TimeoutError():
                 text = (
                     f"{self.shown} does not answer within {timeout:g} s. It may be overloaded, stopped or cut off: "
@@ -293,6 +297,18 @@ class Server:
 def is_unknown_user(error: BaseException | None) -> bool:
     """Return whether the server does not know the user or the password. A cluster reports that as a cause."""
     return error is not None and (isinstance(error, _Unknown) or is_unknown_user(error.__cause__))
+
+
+def is_wrong_url(error: BaseException) -> bool:
+    """Return whether another attempt with the same URL must fail: wrong login or database, or no Redis server."""
+    return is_unknown_user(error) or isinstance(error, redis.exceptions.InvalidResponse) or _is_unknown_database(error)
+
+
+def _is_unknown_database(error: BaseException) -> bool:
+    """Return whether the server does not have the database of the URL. A cluster has no numbered ones."""
+    return isinstance(error, redis.ResponseError) and str(error).startswith(
+        ("DB index is out of range", "SELECT is not")
+    )
 
 
 def is_unreachable(error: StoreError) -> bool:
