@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cli.crawling import line_with, numbers
 from tests.cli.shell import Shell
 from tests.support.site import Reply, Site
@@ -26,6 +28,21 @@ def test_what_processes_have_counted_is_shown_together(shell: Shell, site: Site)
     assert found["alerts"] == []
     assert numbers(line_with(table.out, "requests ", "robots.txt")) == [2, 1]
     assert numbers(line_with(table.out, "robots_disallowed ")) == [1]
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "2")], ids=["alone", "workers"])
+def test_requests_of_a_crawl_for_robots_txt_are_counted(shell: Shell, site: Site, options: tuple[str, ...]) -> None:
+    """Q8: also if the page waits for its turn after the request for robots.txt, and is fetched later"""
+    hosts = [f"127.0.0.{number}" for number in range(1, 4)]
+    for host in hosts:
+        site.robots("User-agent: *\nCrawl-delay: 0.4", host=host)
+        site.page("/", "hello", host=host)
+    shell("crawl", *(site.url("/", host=host) for host in hosts), *options)
+
+    found = shell("status", "--total", "--json").json
+
+    assert (found["requests"], found["robots_requests"]) == (site.count("/"), site.count("/robots.txt")) == (3, 3)
+    assert [each["robots_requests"] for each in found["hosts"].values()] == [1, 1, 1]
 
 
 def test_what_is_alarming_is_said(shell: Shell, site: Site, snapshot: Snapshot) -> None:

@@ -300,6 +300,8 @@ class Tell(msgspec.Struct, frozen=True, gc=False):
     """Effect: report the record to log, metrics and statistics."""
 
     record: FetchRecord
+    is_postponed: bool = False
+    """True if the fetch is repeated later, so that only its requests count now, such as that for robots.txt."""
 
 
 Effect = (

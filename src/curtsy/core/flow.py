@@ -77,8 +77,9 @@ def fetch(ask: FetchRequest, world: World, state: FetchState | None = None) -> F
             if state.has_retry:
                 world.put_back_retry()
     result = state.result(end)
-    if ask.max_wait is None or result.reason is not Reason.DEADLINE:  # a postponed fetch has no record yet
-        yield Tell(result.record)
+    is_postponed = ask.max_wait is not None and result.reason is Reason.DEADLINE
+    if not is_postponed or state.attempts or state.robots_requests:
+        yield Tell(result.record, is_postponed)
     return result
 
 

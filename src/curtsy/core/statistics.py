@@ -247,6 +247,11 @@ class HostStatistics(Counts, frozen=True, kw_only=True, omit_defaults=True):
         new = tuple([each for each in self.last if each not in earlier.last])
         return msgspec.structs.replace(self, **_added(self, earlier, -1), last=new, history=HostHistory())
 
+    @property
+    def has_any(self) -> bool:
+        """Return whether anything was counted: a fetch, a request of a fetch that is postponed, or a trip."""
+        return bool(self.fetches or self.requests or self.robots_requests or self.trips)
+
     def summary(self) -> HostStatistics:
         """Return only the counts, as part of the sum of several hosts."""
         return HostStatistics(**_fields(self))
@@ -315,7 +320,7 @@ class StatisticsSnapshot(Counts, frozen=True, kw_only=True, omit_defaults=True):
             return self
         total = _added(self, earlier, -1)
         each = {name: host.since(earlier.hosts.get(name)) for name, host in self.hosts.items()}
-        hosts = {name: host for name, host in each.items() if host.fetches or host.trips}
+        hosts = {name: host for name, host in each.items() if host.has_any}
         others = Counts(**total)
         for host in hosts.values():
             others = Counts(**_added(others, host, -1))

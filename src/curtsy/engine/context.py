@@ -178,6 +178,8 @@ class Context:
     cookies: Cookies | None = None
     roll: Callable[[], float] = random.random
     told: Callable[[FetchRecord], None] = lambda record: None
+    postponed: Callable[[FetchRecord], None] = lambda record: None
+    """Function that counts the requests of a fetch that is repeated later."""
     render: Callable[[Render], Awaitable[Reply]] | None = None
     """Function that renders a page in a browser; None without one."""
     retries: RetryShare = field(default_factory=RetryShare)

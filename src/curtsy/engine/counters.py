@@ -185,13 +185,21 @@ class Counters:
     def _share_out(self, record: FetchRecord) -> Share:
         """Count the requests to other hosts for those hosts; return the share of the final host."""
         own, *others = record.shares()
-        for share in others:
+        self._add_requests(others)
+        return own
+
+    def count_requests(self, record: FetchRecord) -> None:
+        """Count the requests of a fetch that is repeated later and then counted as a fetch."""
+        with self._lock:
+            self._add_requests(record.shares())
+
+    def _add_requests(self, shares: Iterable[Share]) -> None:
+        for share in shares:
             host = self._hosts.get(share.domain) or self._met(share.domain, share.attempts)
             host.requests += share.attempts
             host.retries += share.retries
             host.robots_requests += share.robots_requests
             host.bytes += share.bytes
-        return own
 
     def count_trip(self, domain: str) -> None:
         """Count an opening of a host's breaker."""
@@ -331,7 +339,7 @@ class Publisher:
         """Return all counts, and the step that publishes the new ones; None without new ones."""
         counted = self._counters.snapshot(PUBLISHED_HOSTS)
         news = counted.since(self._published)
-        is_any = news.fetches or news.trips or news.outage_seconds
+        is_any = news.fetches or news.requests or news.robots_requests or news.trips or news.outage_seconds
         return counted, _added(process_name(), news) if is_any else None
 
 

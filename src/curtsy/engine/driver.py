@@ -169,7 +169,7 @@ class Driver(StoreDriver):
             Claim: self._claim,
             Enter: self._enter,
             Settle: self._settle,
-            Tell: lambda effect, _: context.told(effect.record),
+            Tell: lambda effect, _: (context.postponed if effect.is_postponed else context.told)(effect.record),
             PutBack: lambda effect, held: self._return(held, gate.returning(_checked(effect.ticket))),
             Hold: self._renew_claim,
             Learn: self._learn,

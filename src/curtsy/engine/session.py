@@ -114,6 +114,7 @@ class Session:
             cache_mode="normal" if current.cache_mode == "off" else current.cache_mode,
             stale_if_error=stale_if_error, max_retries=max_retries,
             cookies=Cookies(self.epoch) if cookies else None, told=self._report, render=self._render,
+            postponed=self._count_requests,
         )  # fmt: skip
         self._renderer = renderer
         later = self._revalidate_later if stale_while_revalidate else never
@@ -332,6 +333,11 @@ class Session:
             except Exception as error:  # the callback's error does not affect the fetched page
                 _log.warning("on_record raised an error, which was not expected of it", error=repr(error))
 
+    def _count_requests(self, record: FetchRecord) -> None:
+        """Count the requests of a fetch that is repeated later."""
+        self.counters.count_requests(record)
+        self._start_jobs()
+
     # Questions about a URL or host
 
     def refusal(self, url: Url) -> tuple[Reason, str] | None:
@@ -367,6 +373,8 @@ class Session:
         answer = await self._single_flight.join(
             object(), lambda: self._driver.run_flow(rules_for(request, policy, state)), lambda: None
         )
+        if state.robots_requests:
+            self._count_requests(state.result(Refusal(Reason.CLOSED, "")).record)
         return await self.rules_of(url, user_agent) if isinstance(answer, Again) else answer
 
     def known_rules(self, origin: str) -> Rules | None:
