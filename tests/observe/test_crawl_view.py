@@ -71,6 +71,32 @@ def test_the_least_time_of_several_workers_is_told_while_none_knows_the_time_lef
     assert with_known.seconds_left_at_least is None
 
 
+def test_an_unknown_time_left_is_none_and_not_zero() -> None:
+    """Issue 17: with URLs in the queue"""
+    assert view(record("a", seconds_left=0.0), record("b")).whole.seconds_left is None
+
+
+async def test_a_crawl_that_fetches_now_and_then_is_running(site: Site, tmp_path: Path) -> None:
+    """Issue 17: although no request is in flight between two pages"""
+    site.page("/", html(*(f"/{number}" for number in range(12))))
+    site.page("/*", html())
+    url = f"sqlite:///{tmp_path}/state.sqlite"
+    manners: dict[str, Any] = {"preset": "own", "allow_private": True, "cache": False, "delay": 0.3, "concurrency": 1}
+    seen: list[tuple[str, str | None]] = []
+
+    with closing(open_store(url)) as store:
+        async with acrawl(site.url("/"), store=url, **manners) as crawl:
+            running = asyncio.ensure_future(crawl.run())
+            await until(lambda: site.count() > 3)
+            while not running.done():
+                seen += [(each.whole.state, each.whole.waiting_for) for each in read_crawls(store) if each.whole.pages]
+                await asyncio.wait([running], timeout=0.2)
+            await running
+
+    assert ("running", None) in seen
+    assert set(seen) <= {("running", None), ("finished", None)}
+
+
 async def test_the_least_time_is_published_while_the_queue_grows(site: Site, tmp_path: Path) -> None:
     """Issue 18: as the crawl's own progress shows it"""
     site.on("/*", lambda visit: Reply(body="".join(f'<a href="{visit.path}{name}/">' for name in "abcdefgh")))

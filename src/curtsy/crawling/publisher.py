@@ -20,6 +20,9 @@ from curtsy.engine.session import Session
 EVERY = 1.0
 """Seconds between two reports of the progress: real time, because people watch it."""
 
+LATELY = 2.0
+"""Seconds after a finished URL for which a crawl counts as running, even if no request is in flight at the moment."""
+
 SHARE = 50
 """Divisor: at most 1/SHARE of the time is spent on snapshots, because one of very many hosts takes long."""
 
@@ -47,6 +50,8 @@ class CrawlPublisher:
         self._started_at: float | None = None
         self._progress = -1, 0.0
         """Number of finished URLs, and the epoch second at which it last changed."""
+        self._moved_at = 0.0
+        """Epoch second of the last such change since the start of this run."""
         self._took = 0.0
         """Duration of the last snapshot in seconds."""
         self.command = ""
@@ -79,7 +84,10 @@ class CrawlPublisher:
         totals, state, ended = snapshot.totals, snapshot.state, ""
         failed, skipped = sum(totals.failed.values()), sum(totals.skipped.values())
         if self._progress[0] != (done := totals.pages + failed + skipped):
+            self._moved_at = at if self._progress[0] >= 0 else self._moved_at
             self._progress = done, at
+        if is_moving := state == "waiting" and at - self._moved_at < LATELY:
+            state = "running"
         if state not in ("running", "waiting", "stopping"):
             ended, state = state, "stopped" if snapshot.queued or state == "stopped" else "finished"
         elif is_over:
@@ -105,10 +113,10 @@ class CrawlPublisher:
             in_flight=snapshot.in_flight,
             bytes=totals.bytes,
             rate=snapshot.rate,
-            seconds_left=snapshot.time_left,
+            seconds_left=snapshot.time_left or None if snapshot.queued else snapshot.time_left,
             seconds_left_in_all=snapshot.time_left_in_all,
             seconds_left_at_least=snapshot.time_left_at_least,
-            waiting_for=snapshot.waiting_for,
+            waiting_for=None if is_moving else snapshot.waiting_for,
             hosts=tuple(hosts),
             ended=ended,
             is_job=self._is_job,

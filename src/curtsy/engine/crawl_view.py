@@ -156,7 +156,7 @@ def _sum(records: Sequence[CrawlRecord], present: Sequence[CrawlRecord], states:
         bytes=sum(each.bytes for each in records),
         in_flight=sum(each.in_flight for each in present),
         rate=sum(each.rate for each in present),
-        seconds_left=left or latest.seconds_left,
+        seconds_left=left or latest.seconds_left or None,
         seconds_left_in_all=max(
             (each.seconds_left_in_all for each in present if each.seconds_left_in_all), default=None
         ),
