@@ -71,6 +71,19 @@ def test_a_database_that_the_server_does_not_have_is_no_outage(shell: Shell, sit
     assert "when the server answers" not in "".join(each.err for each in done)
 
 
+def test_an_unknown_job_is_neither_here_nor_on_the_server(shell: Shell, snapshot: Snapshot) -> None:
+    """Issue 17"""
+    if reason := redis_available():
+        pytest.skip(reason)
+    with RedisServer() as server:
+        words = ("nosuch", "--store", server.url)
+        done = [shell("jobs", *each, *words) for each in (("show",), ("requeue", "--failed"), ("rm", "--yes"))]
+
+    assert [each.code for each in done] == [1, 1, 1]
+    assert len({each.err for each in done}) == 1
+    snapshot(done[0].err)
+
+
 def test_jobs_of_this_machine_are_shown_while_the_server_does_not_answer(shell: Shell, site: Site) -> None:
     """Issue 17: the list names the error below, and one job does not wait for the server's timeout"""
     if reason := redis_available():

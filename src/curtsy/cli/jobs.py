@@ -231,7 +231,7 @@ def show(given: CommandContext, name: str, is_json: bool) -> None:
             raise
         found = None
         console.say(f"{error} This is the job of this machine.")
-    job = look(folder_of(name)) if found is None else shared(found)
+    job = look(folder_of(name), server) if found is None else shared(found)
     records = {key: each for key, each in running.items() if key == job.name or key.startswith(f"{job.name}:")}
     if job.is_running and job.counts is None and (record := records.get(job.name)) is not None:
         job = _running_job(job, record)
@@ -428,7 +428,7 @@ def requeue(
     found = _shared_one(server, name) if server else None
     if worker is not None and found is None:
         raise click.UsageError(f"--worker is for a shared job, and {name} is none. Give --store, or --since.")
-    job = look(folder_of(name)) if found is None else shared(found)
+    job = look(folder_of(name), server) if found is None else shared(found)
     reasons = frozenset(job.totals.failed) if is_failed else None
     choice = Requeue(
         reasons=reasons, worker=worker, since=0.0 if since is None else time.time() - since, pattern=search
@@ -479,7 +479,7 @@ def rm(given: CommandContext, names: tuple[str, ...], is_sure: bool, is_json: bo
                     raise StoreError(running_job(name))
                 asyncio.run(forget(_server(given), name))
             else:
-                remove(folder_of(name))
+                remove(folder_of(name), _server(given))
         except CurtsyError as error:
             console.say(str(error))
             code = Exit.ERROR

@@ -132,9 +132,10 @@ def unreadable_totals(note: str, error: object) -> str:
     )
 
 
-def no_job(folder: object) -> str:
-    """Describe a folder without a job."""
-    return f"there is no job in {folder}. `curtsy jobs ls` lists all jobs."
+def no_job(folder: object, server: str = "") -> str:
+    """Describe a folder without a job. `server` is the URL of a store that does not have it either."""
+    nor = f", and {mask_url(server)} has none of this name" if server else ""
+    return f"there is no job in {folder}{nor}. `curtsy jobs ls` lists all jobs."
 
 
 def unknown_format(job: str, server: str, format: int, oldest: int, latest: int) -> str:

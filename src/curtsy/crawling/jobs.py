@@ -293,11 +293,14 @@ def writer_of(output: str) -> Job | None:
     return next((each for each in jobs() if f"output:{output}" in each.notes), None)
 
 
-def look(folder: Path) -> Job:
-    """Return the state of a job. Raises StoreError if it is absent or damaged."""
+def look(folder: Path, server: str = "") -> Job:
+    """Return the state of a job. Raises StoreError if it is absent or damaged.
+
+    `server` is the URL of a store that does not have the job, for the message.
+    """
     path = folder / FRONTIER
     if not path.is_file():
-        raise StoreError(no_job(folder))
+        raise StoreError(no_job(folder, server))
     changed_at = _changed_at(folder)
     try:
         counts, notes = read_job(path)
@@ -378,10 +381,13 @@ def uncounted(notes: Mapping[str, Any], found: Mapping[str, int]) -> dict[str, A
     return changed
 
 
-def remove(folder: Path) -> None:
-    """Delete a job, damaged or not, and its queue; keep its outputs. Raises StoreError if it is running."""
+def remove(folder: Path, server: str = "") -> None:
+    """Delete a job, damaged or not, and its queue; keep its outputs. Raises StoreError if it is running.
+
+    `server` is the URL of a store that does not have the job, for the message.
+    """
     try:
-        job = look(folder)
+        job = look(folder, server)
     except StoreError:
         if not (folder / FRONTIER).is_file():
             raise
