@@ -17,7 +17,8 @@ from curtsy.settings.problems import shown
 _REQUIREMENT = re.compile(r" \([A-Z]\d+(?:, [A-Z]\d+)*\)")
 
 _HEAD = """\
-# Settings of curtsy. Commands read this file in this directory, and read it again when it changes.
+# Settings of curtsy. Commands and Python programs that run in this directory read this file, and read it again when it
+# changes.
 # Each line that begins with "# " and a name shows a default: remove the "# " to change it.
 # Check the file: curtsy config check. Show the settings of a host: curtsy config show --origin example.org
 # Set `user_agent` first, to a name and a page or address where you can be reached: "MyBot/1.0 (+https://example.org/bot)".
