@@ -106,6 +106,7 @@ def test_the_program_says_its_name_its_version_and_what_was_perhaps_meant(shell:
         check=False,
     )
     command, option, late = shell("stauts"), shell("status", "--jsn"), shell("--alow-private", "status")
+    other, setting, unlike = shell("dashboard"), shell("get", "--no-robots"), shell("get", "--no-rabbits")
     help_page, asked = shell("get", "-h", COLUMNS="40"), shell("help", "crawl")
 
     assert (script.returncode, script.stdout, script.stderr) == (0, f"curtsy {__version__}\n", "")
@@ -115,7 +116,10 @@ def test_the_program_says_its_name_its_version_and_what_was_perhaps_meant(shell:
     assert "--json" in option.err
     assert "--allow-private" in late.err
     assert (asked.code, "curtsy crawl --help" in asked.err) == (2, True)
-    for name, done in (("command", command), ("option", option), ("global option", late), ("help", asked)):
+    for name, done in (
+        ("command", command), ("option", option), ("global option", late), ("help", asked),
+        ("other word", other), ("setting", setting), ("like none", unlike),
+    ):  # fmt: skip
         snapshot(done.err, name)
     assert help_page.code == 0
     examples = {f"    $ {line}" for _, each in commands() if isinstance(each, Command) for line, _ in each.examples}

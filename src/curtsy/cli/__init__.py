@@ -172,6 +172,8 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _hint(error: click.NoSuchOption) -> str:
     """Return a suggestion for an unknown option: an option, by another word for it or its spelling, or a setting."""
+    import difflib
+
     from curtsy.core.setting import OTHER_NAMES
     from curtsy.settings.general import keys
 
@@ -182,8 +184,12 @@ def _hint(error: click.NoSuchOption) -> str:
     if any(option in each.opts for each in command.params):
         return f" Did you mean {option}?"
     if (key := keys().get(other)) is not None and key.variable:
-        return f" {other} is a setting: put it in a settings file, or set {key.variable}."
-    return f" Did you mean {error.possibilities[0]}?" if error.possibilities else ""
+        own = " Switch it off for a site of your own only." if other == "respect_robots" else ""
+        return f" {other} is a setting: put it in a settings file, or set {key.variable}.{own}"
+    # Without the dashes, which make options of any name look alike.
+    near = {each.lstrip("-").replace("-", "_"): each for each in error.possibilities or ()}
+    found = difflib.get_close_matches(name, near, 1)
+    return f" Did you mean {near[found[0]]}?" if found else ""
 
 
 def _say(message: str) -> None:

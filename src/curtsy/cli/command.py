@@ -110,6 +110,10 @@ class Command(click.Command):
         return super().invoke(ctx)
 
 
+_OTHER_NAMES = {"dashboard": "serve", "web": "serve", "fetch": "get", "stats": "status", "mirror": "crawl"}
+"""Names of commands by other words for them."""
+
+
 class Group(Command, click.Group):
     """Group whose commands are imported on first use, so that its help appears at once.
 
@@ -157,7 +161,9 @@ class Group(Command, click.Group):
         """Find the command; suggest a similar name for an unknown one."""
         name = args[0]
         if name not in self.list_commands(ctx) and not name.startswith("-") and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(name, self.list_commands(ctx), 1)
+            other = _OTHER_NAMES.get(name)
+            near = [other] if other in self.list_commands(ctx) else []
+            near = near or difflib.get_close_matches(name, self.list_commands(ctx), 1)
             hint = f"Did you mean {near[0]}?" if near else f"{ctx.command_path} --help lists all commands."
             if name == "help" and args[1:2] and args[1] in self.list_commands(ctx):
                 hint = f"{ctx.command_path} {args[1]} --help shows the help of {args[1]}."

@@ -313,8 +313,8 @@ def not_extracted(url: str, why: str) -> str:
 
 def not_extracted_in_run(count: int) -> str:
     """Describe how many pages of a crawl lack fields."""
-    were = "1 page is" if count == 1 else f"{count:,} pages are"
-    return f"the fields of {were} not complete: extract_error in JSON lines says why."
+    pages = "1 page" if count == 1 else f"{count:,} pages"
+    return f"the fields of {pages} are not complete: extract_error in JSON lines says why."
 
 
 def other_fields(job: str) -> str:

@@ -44,7 +44,7 @@ OTHER_NAMES = {
         "max_in_flight",
     ),
     **dict.fromkeys(("download_delay", "sleep"), "delay"),
-    **dict.fromkeys(("robots", "obey_robots", "ignore_robots", "robotstxt_obey"), "respect_robots"),
+    **dict.fromkeys(("robots", "obey_robots", "ignore_robots", "no_robots", "robotstxt_obey"), "respect_robots"),
     **dict.fromkeys(("follow_redirects", "allow_redirects", "redirects"), "max_redirects"),
     **dict.fromkeys(("ua", "agent"), "user_agent"),
     **dict.fromkeys(("allowed_domains", "domain"), "domains"),
