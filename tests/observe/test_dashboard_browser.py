@@ -257,6 +257,18 @@ def test_a_crawl_has_the_same_rate_on_its_card_and_in_the_figures(browser: Brows
         )
 
 
+def test_the_rate_of_requests_begins_with_a_young_crawl(browser: Browser, scene: Scene) -> None:
+    """As that of its pages does: one each 3 s, after a minute without any"""
+    samples = [[float(at), max(0, (at - 60) // 3)] for at in range(76)]
+    call = "async ([samples, began]) => (await import('/static/basics.js')).recentRate(samples, 1, began)"
+    with looking(browser, scene.served.url) as looked:
+        young, old, short = (looked.page.evaluate(call, [samples, began]) for began in (60.0, 0.0, 74.0))
+
+    assert young == pytest.approx(1 / 3)
+    assert old == pytest.approx(5 / 60)
+    assert short is None
+
+
 @pytest.fixture
 def trouble(scene: Scene) -> Iterator[None]:
     """Four alerts, one of them about twelve hosts, and crawls that have ended in several ways."""

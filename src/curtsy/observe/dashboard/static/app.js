@@ -4,10 +4,9 @@
 // seconds; this file computes the relative times on the screen once a second.
 
 const ROWS = 50;
-const WINDOW = 60; // seconds of the present rate
 const NOW_AND_THEN = 5000; // milliseconds between two reads of data that seldom changes
 
-import { brief, clock, count, h, mark, meter, part, plural, put, rate, roughly, size, span, svg, words } from "./basics.js";
+import { brief, clock, count, h, mark, meter, part, plural, put, rate, recentRate, roughly, size, span, svg, WINDOW, words } from "./basics.js";
 import { Plots, total } from "./plots.js";
 
 const $ = (id) => document.getElementById(id);
@@ -133,7 +132,7 @@ document.addEventListener("visibilitychange", () => {
 // --- Overview: figures ----------------------------------------------------------------------------------------------
 
 const FIGURES = {
-  requests: "Requests now", pages: "Pages now", errors: "Errors in the last hour", wait: "Wait before a request",
+  requests: "Requests now", pages: "Pages now", errors: "Errors in the last hour", wait: "Wait of a started fetch",
   cache: "From the cache", hosts: "Hosts",
 };
 
@@ -150,22 +149,21 @@ function makeFigures() {
       parts.bar = h("div", { class: "states", "aria-hidden": "true" });
       parts.tile.append(parts.bar);
     }
+    if (id === "wait") parts.tile.title = "From the start of a fetch to its request. A crawl starts a fetch when its host is due: the time before is in its queue, and does not count.";
     tiles[id] = parts;
     $("figures").append(parts.tile);
   }
 }
 
-// The rate over the last minute, by the reads of the store since this page or another one is open; before there are
-// enough, by the history.
-function rateOf(kind, place) {
-  const end = samples.at(-1)?.[0] ?? 0;
-  const first = samples.find(([at]) => end - at <= WINDOW);
-  const seconds = first ? end - first[0] : 0;
-  if (seconds >= 10) return Math.max(0, samples.at(-1)[place] - first[place]) / seconds;
+// The rate over the last minute or since `began`, by the reads of the store since this page or another one is open;
+// before there are enough, by the history.
+function rateOf(kind, place, began = 0) {
+  const found = recentRate(samples, place, began);
+  if (found !== null) return found;
   const minute = Math.floor(now() / 60) * 60;
   const at = (from) => history.hour[kind][(from - history.hour.from) / 60] ?? 0;
-  const began = now() - Math.max(figures.since, history.hour.from);
-  if (began < WINDOW) return (at(minute) + at(minute - 60)) / Math.max(1, began);
+  const known = now() - Math.max(figures.since, history.hour.from);
+  if (known < WINDOW) return (at(minute) + at(minute - 60)) / Math.max(1, known);
   return (at(minute) + at(minute - 60) * (1 - (now() - minute) / 60)) / 60;
 }
 
@@ -180,10 +178,11 @@ function drawFigures() {
   const hour = (kind) => total(history.hour, kind, now());
   const [requests, errors] = [hour("requests"), hour("errors")];
   const running = crawls.filter((each) => each.state === "running" || each.state === "waiting");
-  // The rate of a crawl is the same on its card.
+  // The rate of a crawl is the same on its card: over the last minute, or since its start. So is that of its requests.
   const pages = running.length ? running.reduce((sum, each) => sum + each.rate, 0) : rateOf("pages", 2);
   const flying = samples.at(-1)?.[6] ?? 0;
-  big("requests", rate(rateOf("requests", 1)), `${count(requests)} in the last hour${flying ? `, ${count(flying)} waiting for an answer` : ""}`);
+  const began = Math.min(...running.map((each) => each.started_at)); // infinite without a crawl
+  big("requests", rate(rateOf("requests", 1, running.length ? began : 0)), `${count(requests)} in the last hour${flying ? `, ${count(flying)} waiting for an answer` : ""}`);
   big("pages", rate(pages), `${count(hour("pages"))} in the last hour${running.length ? `; ${plural(running.length, "crawl")} now` : ""}`);
   mark(tiles.errors.tile, "data-tone", errors > 0.1 * requests ? "bad" : null);
   big("errors", [count(errors)], errors && requests ? `${((100 * errors) / requests).toFixed(errors * 10 < requests ? 1 : 0)} % of ${plural(requests, "request")}` : requests ? `${plural(requests, "request")} without an error` : "no request in the last hour");

@@ -94,3 +94,16 @@ export function rate(perSecond) {
   const [number, unit] = perSecond >= 1 || !perSecond ? [perSecond, "a second"] : [perSecond * 60, "a minute"];
   return [number >= 100 ? count(Math.round(number)) : number >= 10 || !number ? number.toFixed(number && number < 99.95 ? 1 : 0) : number.toFixed(1), unit];
 }
+
+export const WINDOW = 60; // seconds of the present rate
+
+// The rate of a growing number over the last minute, or since the epoch second `began` if that is later; null if too few
+// samples are known. Each sample begins with its epoch second; `place` is that of the number.
+export function recentRate(samples, place, began) {
+  const last = samples.at(-1);
+  if (!last) return null;
+  const isYoung = began > last[0] - WINDOW;
+  const first = (isYoung && samples.findLast(([at]) => at <= began)) || samples.find(([at]) => last[0] - at <= WINDOW);
+  const seconds = last[0] - (isYoung ? Math.max(first[0], began) : first[0]);
+  return seconds >= (isYoung ? 3 : 10) ? Math.max(0, last[place] - first[place]) / seconds : null;
+}
