@@ -245,6 +245,23 @@ def test_the_command_that_resumes_a_replay_sets_its_cache_mode(shell: Shell, sit
     assert from_file.json["resume"] == f"curtsy {words} 18 --job mine --json"
 
 
+def test_a_job_with_more_pages_than_the_limit_says_how_many_it_has(
+    shell: Shell, site: Site, snapshot: Snapshot
+) -> None:
+    """U14: and the command that resumes it has a limit that is above them"""
+    linked(site, 20)
+    words = ("crawl", site.url("/"), "--job", "mine")
+    shell(*words, "--max-pages", "12")
+
+    done = shell(*words, "--max-pages", "3")
+    resume = shell(*words, "--max-pages", "3", "--json").json["resume"]
+
+    snapshot(line_with(done.err, "Stopped: ").partition("Stopped: ")[2])
+    assert site.count() == 13  # with robots.txt
+    assert resume == f"curtsy crawl {site.url('/')} --job mine --max-pages 24 --json"
+    assert "--max-pages 24" in shell("jobs", "show", "mine").out
+
+
 def test_a_job_with_a_name_is_resumed_only_online_or_only_offline(shell: Shell, site: Site, snapshot: Snapshot) -> None:
     """N6: a replay gives up what is not cached, for good"""
     linked(site, 9)

@@ -432,7 +432,8 @@ def _conclude(wanted: CrawlArguments, summary: CrawlSummary, examples: Examples,
 
     is_resumable = wanted.job and summary.queued
     higher, variables = summary.ended == "max_pages", wanted.variables
-    resume = resuming(wanted.arguments, higher=higher, variables=variables) if is_resumable else None
+    pages = summary.totals.pages
+    resume = resuming(wanted.arguments, higher=higher, pages=pages, variables=variables) if is_resumable else None
     if wanted.is_json:
         console.write_json(
             {

@@ -339,7 +339,7 @@ def _resume(job: Job) -> str | None:
     limit = re.search(r"--(?:limit|max-pages)[ =](\d+)", line)
     words = shlex.split(line)
     place, higher = words.index("curtsy"), limit is not None and job.totals.pages >= int(limit[1])
-    return resuming(words[place + 1 :], higher=higher, variables=words[:place])
+    return resuming(words[place + 1 :], higher=higher, pages=job.totals.pages, variables=words[:place])
 
 
 def _show(job: Job, whole: dict[str, Any], server: str) -> None:

@@ -364,7 +364,10 @@ def end_message(summary: CrawlSummary, options: Mapping[str, Any]) -> str:
     forms = {"max_pages": "{:,}".format, "max_time": span, "max_bytes": console.size}
     if (form := forms.get(summary.ended)) is None:
         return summary.message
-    whole = reached(LIMITS[summary.ended], form(options[summary.ended]))
+    limit, pages = options[summary.ended], summary.totals.pages
+    whole = reached(LIMITS[summary.ended], form(limit))
+    if summary.ended == "max_pages" and pages > limit:  # a lower limit than that of an earlier run
+        whole = f"{whole[:-1]}; the job has {console.counted(pages, 'page')} already."
     return f"{whole} {STORE_IS_OUT}" if summary.message.endswith(STORE_IS_OUT) else whole
 
 
@@ -379,10 +382,11 @@ def resume_hint(summary: CrawlSummary, job: str) -> str | None:
     return f"{left}, saved. Resume{' with a higher limit' if summary.ended == 'max_pages' else when}:"
 
 
-def resuming(arguments: Sequence[str], *, higher: bool = False, variables: Sequence[str] = ()) -> str:
+def resuming(arguments: Sequence[str], *, higher: bool = False, pages: int = 0, variables: Sequence[str] = ()) -> str:
     """Return the command line that resumes a crawl: without --restart, and with a doubled limit if `higher`.
 
-    `variables` are set before it: `NAME=value`.
+    If the job has more `pages` than the limit, twice as many become the limit. `variables` are set before it:
+    `NAME=value`.
     """
     found: list[str] = []
     for each in arguments:
@@ -390,9 +394,9 @@ def resuming(arguments: Sequence[str], *, higher: bool = False, variables: Seque
             continue
         name, _, value = each.partition("=")
         if higher and name in LIMIT_OPTIONS and value.isdecimal():
-            each = f"{name}={2 * int(value)}"
+            each = f"{name}={2 * max(int(value), pages)}"
         elif higher and found and found[-1] in LIMIT_OPTIONS and each.isdecimal():
-            each = str(2 * int(each))
+            each = str(2 * max(int(each), pages))
         found.append(each)
     return f"{' '.join([*variables, 'curtsy'])} {shlex.join(mask_url(each) for each in found)}"
 
