@@ -239,7 +239,7 @@ def test_a_worker_that_was_lost_is_named_until_its_pages_are_queued_again(
         process.kill()
         process.communicate()
         [worker] = shell(*look, "--json").json["crew"]
-        pass_time(server, "mine", 60, worker["worker"])
+        pass_time(server, "mine", 65, worker["worker"])
         other = shell.start(*words, XDG_STATE_HOME=str(shell.home / "other"))
         block_until(lambda: len(shell(*look, "--json").json["crew"]) == 2, other)
         stopped = stop(other)
