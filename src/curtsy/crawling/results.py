@@ -46,7 +46,7 @@ class CrawledPage(msgspec.Struct, frozen=True):
     """Linked pages, canonical, in order, without duplicates."""
 
     fetched_at: str
-    """Time of the response: ISO 8601, UTC."""
+    """Time of the response, or at which the crawl took it from the cache: ISO 8601, UTC."""
 
     content_type: str | None
     encoding: str | None
