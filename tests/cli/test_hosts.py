@@ -199,7 +199,7 @@ def test_a_breaker_says_that_slow_bodies_opened_it(shell: Shell, site: Site) -> 
     [found], why = shell("breaker", "ls", "--json").json, shell("why", site.url("/")).out
 
     assert (found["opened_by"], found["last_status"]) == ("failures:timeout", 200)
-    assert "its requests failed (no response in time)" in why
+    assert "(no response in" in why
 
 
 def test_several_hosts_are_shown_by_names_and_urls_and_unknown_ones_are_told_of(shell: Shell) -> None:

@@ -67,7 +67,7 @@ def test_a_database_that_the_server_does_not_have_is_no_outage(shell: Shell, sit
 
     assert [each.code for each in done] == [78, 78]
     assert site.journal == []
-    assert all("Correct its number in the store's URL." in each.err for each in done)
+    assert all("in the store's URL" in each.err for each in done)
     assert "when the server answers" not in "".join(each.err for each in done)
 
 
