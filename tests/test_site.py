@@ -1,10 +1,10 @@
 """The test site itself: what it plays is what goes over the wire, and its journal is true."""
 
 import socket
-import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 
 from tests.support.polling import block_until
 from tests.support.site import Reply, Site, hang
@@ -53,14 +53,12 @@ def test_the_journal_says_who_asked_for_what_and_when() -> None:
 
 def test_the_journal_counts_requests_under_way_per_host() -> None:
     """P1"""
-    with Site() as site:
-        site.reply("/slow", Reply(wait=0.2))
-        urls = [site.url("/slow"), site.url("/slow"), site.url("/slow", host="127.0.0.2")]
-        threads = [threading.Thread(target=status, args=(url,)) for url in urls]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with Site() as site, ExitStack() as stack:
+        site.reply("/hang", hang())
+        for number, host in enumerate(("127.0.0.1", "127.0.0.1", "127.0.0.2")):
+            raw = stack.enter_context(socket.create_connection(("127.0.0.1", site.port)))
+            raw.sendall(f"GET /hang HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            block_until(lambda: site.count("/hang") > number)  # noqa: B023
 
         assert site.max_concurrency("127.0.0.1") == 2
         assert site.max_concurrency("127.0.0.2") == 1
