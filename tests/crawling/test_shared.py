@@ -561,27 +561,33 @@ async def test_a_worker_with_another_scope_is_refused_while_others_work(
     site.page("/", html("/a", "/b"))
     site.page("/a", html())
     site.reply("/b", hang())
+    seeds = [site.url("/"), site.url("/a", host="127.0.0.2")]
     with RedisServer() as server:
         given: dict[str, Any] = {**QUICK, "store": server.url, "job": tmp_path / "shared"}
-        async with acrawl(site.url("/"), **given) as crawl:
+        async with acrawl(seeds, **given) as crawl:
             running = asyncio.ensure_future(crawl.run())
             await until(lambda: site.count("/b"))
+            for others in (seeds[:1], [*seeds, site.url("/", host="127.0.0.3")]):
+                async with acrawl(others, **given) as other:
+                    with pytest.raises(PolicyError) as refused:
+                        await other.run()
+                snapshot(str(refused.value), "start URLs")
             for options in ({"match": "/b"}, {"skip": ["/a"], "max_depth": 1}, {"scope": "host"}):
-                async with acrawl(site.url("/"), **given | options) as other:
+                async with acrawl(seeds, **given | options) as other:
                     with pytest.raises(PolicyError) as refused:
                         await other.run()
                 snapshot(str(refused.value), " ".join(options))
-            async with acrawl(site.url("/"), **given, max_time=0) as same:
+            async with acrawl(seeds[::-1], **given, max_time=0) as same:
                 await same.open()
             crawl.stop()
             crawl.stop()
             await running
         assert not [each for each in caplog.records if "another scope" in each.getMessage()]
         site.page("/b", html())
-        async with acrawl(site.url("/"), **given, max_depth=1) as alone:
+        async with acrawl(seeds, **given, max_depth=1) as alone:
             summary = await alone.run()
 
-    assert (summary.ended, summary.totals.pages) == ("done", 3)
+    assert (summary.ended, summary.totals.pages) == ("done", 4)
     assert [each for each in caplog.records if "another scope" in each.getMessage()]
 
 

@@ -358,8 +358,8 @@ def other_shared_scope(job: str, options: Sequence[str], scope: str) -> str:
     """Describe a worker of a shared job whose scope `options` differ from those of the workers that run it."""
     return (
         f"other workers run the job {job} with another scope ({', '.join(options)}), and a URL that one worker skips "
-        f"is skipped for all. The job covers {scope}. Start this worker with the same options, stop the other workers "
-        "first, or choose another job."
+        f"is skipped for all. The job covers {scope}. Start this worker with the same start URLs and options, stop the "
+        "other workers first, or choose another job."
     )
 
 

@@ -340,7 +340,7 @@ class AsyncCrawl:
         check_extract(self._job, extract, notes)
         check_cache_mode(self._job, self._session.is_offline, notes)
         if self.is_shared:
-            await check_shared_scope(self._job, self.options, notes, self.frontier)
+            await check_shared_scope(self._job, self.seeds, self.options, notes, self.frontier)
         new = {**more, EXTRACT: extract, OFFLINE: self._session.is_offline}
         if any(notes.get(name) != value for name, value in new.items()):
             await self.frontier.note(new)

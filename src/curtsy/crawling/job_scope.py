@@ -8,6 +8,7 @@ from typing import Any
 from curtsy.core.crawl_messages import other_shared_scope
 from curtsy.core.errors import PolicyError
 from curtsy.crawling.extract.scope import Scope
+from curtsy.crawling.filters import scope_of
 from curtsy.crawling.frontier.protocol import AsyncFrontier
 from curtsy.crawling.jobs import OFFLINE, SCOPE, Job, extract_note, seeds_of
 from curtsy.crawling.options import CrawlOptions
@@ -34,10 +35,7 @@ def differences(job: Job, seeds: Sequence[str], options: CrawlOptions, *, is_off
 def scope_differences(notes: Mapping[str, Any], seeds: Sequence[str], options: CrawlOptions) -> list[str]:
     """Return the options whose scope differs from a job's; none if the job has no readable scope."""
     try:
-        was, now = Scope.from_plain(notes.get(SCOPE, {})), Scope.around(
-            seeds, kind=options.scope, domains=options.domains, match=options.match, skip=options.skip,
-            max_depth=options.max_depth, files=options.files,
-        )  # fmt: skip
+        was, now = Scope.from_plain(notes.get(SCOPE, {})), scope_of(seeds, options)
     except PolicyError:
         return []
     values = ((option, getattr(was, name), getattr(now, name)) for name, option in _SCOPE_OPTIONS.items())
@@ -48,13 +46,16 @@ def scope_differences(notes: Mapping[str, Any], seeds: Sequence[str], options: C
 
 
 async def check_shared_scope(
-    job: str, options: CrawlOptions, notes: Mapping[str, Any], frontier: AsyncFrontier
+    job: str, seeds: Sequence[str], options: CrawlOptions, notes: Mapping[str, Any], frontier: AsyncFrontier
 ) -> None:
-    """Refuse options with another scope while other workers are present. Raises PolicyError.
+    """Refuse seeds or options with another scope while other workers are present. Raises PolicyError.
 
-    A URL that one worker skips is skipped for all. `notes` are those of the job.
+    A URL that one worker skips is skipped for all. `seeds` are the first ones, as far as they are known; `notes` are
+    those of the job.
     """
     differ = scope_differences(notes, seeds_of(notes), options)
+    if not differ and seeds and SCOPE in notes and scope_of(seeds, options).changes(notes[SCOPE]):
+        differ = ["the start URLs"]
     if not differ:
         return
     await frontier.claim(0)  # sends the heartbeat, whose reply has the present workers
