@@ -72,6 +72,8 @@ class Partitions:
         self._reports: dict[int, Report] = {}
         self._lost_calls: dict[int, dict[int, int]] = {}
         """Calls for claims without a reply, by partition: their nonces, each with the instant to forget it."""
+        self._unsettled: set[int] = set()
+        """Partitions whose last call for claims had no reply. They are due, as the next call queues its URLs again."""
         self._full: set[str] = set()
         """Registered domains that reached their share of slots at the last claim."""
         self._turn = 0
@@ -143,6 +145,8 @@ class Partitions:
         """Record the report on a partition."""
         self._reports[partition] = msgspec.structs.replace(report, answer=_NONE)  # it would keep the whole reply
         self._due_at[partition] = NEVER if report.wait < 0 else now + report.wait
+        if partition in self._unsettled:  # what seems to be leased may have been claimed by a lost call
+            self.expect(partition, now)
 
     def expect(self, partition: int, now: int) -> None:
         """Record that a partition may have something due."""
@@ -176,6 +180,8 @@ class Partitions:
         try:
             yield without_reply
         finally:
+            self._unsettled.difference_update(asked)
+            self._unsettled |= without_reply
             for partition in without_reply:
                 self._lost_calls.setdefault(partition, {})[nonce] = until
 
